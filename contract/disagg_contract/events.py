@@ -151,7 +151,8 @@ def _decode_event(number: int, raw: Any) -> Event:
         raise EventError(f"{where}: expected an array or a map with a tag")
     if not isinstance(tag, str):
         raise EventError(f"{where}: the tag is {tag!r}; expected a string")
-    return _READERS.get(tag, lambda _where, _fields: UnknownEvent(tag))(where, fields)
+    reader = _READERS.get(tag)
+    return UnknownEvent(tag) if reader is None else reader(where, fields)
 
 
 def _read_stored(where: str, fields: dict[str, Any]) -> BlockStored:
@@ -163,7 +164,7 @@ def _read_stored(where: str, fields: dict[str, Any]) -> BlockStored:
     if not isinstance(tokens, list) or not all(map(_is_int, tokens)):
         raise EventError(f"{where}: token_ids is no array of integers")
     size = fields.get("block_size")
-    if not _is_int(size) or size < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise EventError(f"{where}: block_size is {size!r}; expected an integer of at least 1")
     if len(tokens) != size * len(hashes):
         raise EventError(f"{where}: {len(tokens)} token_ids for {len(hashes)} blocks of {size}")
