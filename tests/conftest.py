@@ -1,0 +1,60 @@
+"""Fixtures of the whole suite, and its order: unit, contract, integration, e2e.
+
+Tests run in any order within a folder. The folders keep theirs, because integration tests start operators of their own
+and e2e tests install one for the whole cluster.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube
+
+STAGES = ("unit", "contract", "integration", "e2e")
+ROOT = Path(__file__).parent.parent
+
+
+def stage(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: STAGES.index(stage(item)))
+    for item in items:
+        if stage(item) in ("integration", "e2e"):
+            item.add_marker(getattr(pytest.mark, stage(item)))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path | None:
+    """Folder with real traces and measurements, where there is one (``DISAGG_DATA``)."""
+    folder = os.environ.get("DISAGG_DATA")
+    return Path(folder) if folder else None
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Path:
+    """The cluster under test. `make test` starts one where none is given."""
+    path = os.environ.get("KUBECONFIG")
+    assert path, "KUBECONFIG is not set: run `make test`, or name a cluster, or ask for less with DISAGG_TESTS=unit"
+    return Path(path)
+
+
+@pytest.fixture
+def namespace(kubeconfig: Path) -> Iterator[Kube]:
+    """``kubectl`` in a namespace of the test's own, which goes away with it."""
+    kube = Kube(kubeconfig)
+    name = kube("create", "-f", "-", "-o", "name", stdin=NAMESPACE).strip().removeprefix("namespace/")
+    try:
+        yield kube.within(name)
+    finally:
+        kube("delete", "namespace", name, "--wait=true", "--timeout=120s", timeout_seconds=150)
+
+
+NAMESPACE = """
+apiVersion: v1
+kind: Namespace
+metadata: {generateName: disagg-test-, labels: {disagg.dev/test: "true"}}
+"""
