@@ -1,0 +1,76 @@
+"""Settings of the batching loop, with the reason for each default.
+
+The defaults are those of the reference rows; pods differ in `admission` alone (`preempt`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from disagg_engine.batching.types import Role
+from disagg_engine.errors import SettingError
+
+
+class BatchPolicy(StrEnum):
+    """How an iteration is composed."""
+
+    PREFILL_FIRST = "prefill-first"
+    """Whole prompts before any decode; an iteration is either the one or the other."""
+    CHUNKED = "chunked"
+    """All decodes, then prompt chunks up to a token budget that counts the decodes too."""
+
+
+class Admission(StrEnum):
+    """How much KV room a request needs before it may start."""
+
+    RESERVE = "reserve"
+    """Prompt and max_tokens: it can never run out."""
+    PREEMPT = "preempt"
+    """The tokens known so far; when room runs out the youngest is thrown out and recomputed later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingConfig:
+    """How one instance batches.
+
+    max_batched_tokens: most prompt tokens in a prefill-first iteration; a longer prompt runs alone.
+    fill_tokens: L_m, the prompt tokens at which a prefill instance is efficient: role `prefill` batches short prompts
+        up to it instead of up to max_batched_tokens, since more only delays the first of them.
+    chunk_tokens: token budget of a chunked iteration, decodes included.
+    max_sequences: most sequences that run (or are pulled) at once.
+    prefill_burst: most prefill iterations in a row while a decode waits (case WB9). None, the default of the reference
+        rows, is unbounded: then endless arrivals can starve running decodes. Has no effect on `chunked`, which never
+        leaves a decode out.
+    watermark: share of the pool that `preempt` admission leaves free, so that a request just admitted does not throw
+        another out at its next token.
+    pipeline: pipeline stages, which is how many iterations may be in flight.
+    """
+
+    role: Role = Role.WORKER
+    policy: BatchPolicy = BatchPolicy.PREFILL_FIRST
+    admission: Admission = Admission.RESERVE
+    max_batched_tokens: int = 2048
+    fill_tokens: int = 512
+    chunk_tokens: int = 512
+    max_sequences: int = 256
+    prefill_burst: int | None = None
+    watermark: float = 0.01
+    pipeline: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("max_batched_tokens", "fill_tokens", "chunk_tokens", "max_sequences", "pipeline"):
+            value = getattr(self, field)
+            if value < 1:
+                raise SettingError(field=field, value=value, wanted="at least 1")
+        if self.prefill_burst is not None and self.prefill_burst < 1:
+            raise SettingError(field="prefill_burst", value=self.prefill_burst, wanted="at least 1, or None")
+        if not 0.0 <= self.watermark < 1.0:
+            raise SettingError(field="watermark", value=self.watermark, wanted="at least 0 and below 1")
+
+    @property
+    def prefill_limit_tokens(self) -> int:
+        """Most prompt tokens of a prefill-first iteration of this role."""
+        if self.role is Role.PREFILL:
+            return min(self.fill_tokens, self.max_batched_tokens)
+        return self.max_batched_tokens
