@@ -45,6 +45,16 @@ def kubeconfig() -> Path:
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Iterator[Kube]:
     """``kubectl`` in a namespace of the test's own, which goes away with it."""
+    yield from namespace_of(kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def module_namespace(kubeconfig: Path) -> Iterator[Kube]:
+    """The same, for all tests of a file."""
+    yield from namespace_of(kubeconfig)
+
+
+def namespace_of(kubeconfig: Path) -> Iterator[Kube]:
     kube = Kube(kubeconfig)
     name = kube("create", "-f", "-", "-o", "name", stdin=NAMESPACE).strip().removeprefix("namespace/")
     try:

@@ -38,7 +38,9 @@ def run(*command: str, stdin: str | None = None, timeout_seconds: float = 120, c
     return done.stdout if check else done.stdout + done.stderr
 
 
-def wait_until(condition: Callable[[], Any], what: str, *, timeout_seconds: float, show: Callable[[], str] = str) -> Any:
+def wait_until(
+    condition: Callable[[], Any], what: str, *, timeout_seconds: float, show: Callable[[], str] = str
+) -> Any:
     """First truthy value of ``condition``, polled. ``show`` tells the state when the deadline passes."""
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -75,7 +77,7 @@ class Kube:
         text = "\n---\n".join(m.read_text() if isinstance(m, Path) else yaml.safe_dump(m) for m in manifests)
         return self("apply", "-f", "-", stdin=text, check=check)
 
-    def list(self, kind: str, selector: str = "") -> list[Object]:
+    def items(self, kind: str, selector: str = "") -> list[Object]:
         items: list[Object] = json.loads(self("get", kind, "-o", "json", f"--selector={selector}"))["items"]
         return items
 
@@ -105,7 +107,7 @@ class Kube:
 
     def events(self, name: str) -> list[Object]:
         """Events about an object of this name, oldest first."""
-        found = [e for e in self.list("events") if e["involvedObject"]["name"] == name]
+        found = [e for e in self.items("events") if e["involvedObject"]["name"] == name]
         return sorted(found, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
 
     def explain(self, kind: str, name: str) -> str:
