@@ -6,8 +6,8 @@ server and `disagg up` accept and refuse the same documents. Pure: nothing here 
 save the generator's own command line.
 """
 
-from .base import Rule
-from .conditions import Condition, ConditionType, Reason, find_condition, format_time, set_condition
+from .base import Rule, format_time
+from .conditions import Condition, ConditionType, Reason, find_condition, set_condition
 from .deployment import (
     Admission,
     DisaggDeployment,

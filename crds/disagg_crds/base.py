@@ -14,9 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import CoreSchema
@@ -48,8 +58,22 @@ def _quantity_text(value: object) -> object:
 #: A Kubernetes quantity (`500m`, `2Gi`, 1); always text once loaded.
 Quantity = Annotated[
     str,
+    Field(max_length=32, pattern=QUANTITY_PATTERN),
     BeforeValidator(_quantity_text),
-    Field(max_length=32, pattern=QUANTITY_PATTERN, json_schema_extra={"x-kubernetes-int-or-string": True}),
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+
+
+def format_time(value: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as Kubernetes stores times."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+#: A moment with a time zone; whole seconds once written.
+Timestamp = Annotated[
+    AwareDatetime,
+    PlainSerializer(format_time, return_type=str, when_used="unless-none"),
+    Field(json_schema_extra={"format": "date-time"}),
 ]
 
 

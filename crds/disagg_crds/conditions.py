@@ -8,13 +8,12 @@ list is a map keyed by type: operator and planner write different keys of it wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field, field_serializer
+from pydantic import Field
 
-from .base import Message, StatusModel, Whole
+from .base import Message, StatusModel, Timestamp, Whole
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -102,19 +101,10 @@ class Condition(StatusModel):
     """Why, in one CamelCase word for programs."""
     message: Message = ""
     """Why, in a sentence for people."""
-    last_transition_time: AwareDatetime
+    last_transition_time: Timestamp
     """When status last changed."""
     observed_generation: Annotated[Whole, Field(ge=0)] | None = None
     """Generation of the spec that the answer is about."""
-
-    @field_serializer("last_transition_time")
-    def _whole_seconds(self, value: datetime) -> str:
-        return format_time(value)
-
-
-def format_time(value: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as Kubernetes stores times."""
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def set_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:

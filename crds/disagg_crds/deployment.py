@@ -236,11 +236,9 @@ class Link(Model):
     """The modelled link that carries KV from prefill to decode."""
 
     type: LinkType = LinkType.NVLINK
-    """Kind of link; its bandwidth and latency follow from the catalogue."""
+    """Kind of link; its bandwidth and latency come from the catalogue."""
     bandwidth_bytes_per_second: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     """Bandwidth in one direction, bytes per second; absent: the catalogue's."""
-    latency_seconds: Annotated[Number, Field(ge=0, le=60)] | None = None
-    """Latency of a transfer, seconds; absent: the catalogue's."""
 
 
 def _cel_start_gpus(role: str) -> str:
@@ -337,7 +335,6 @@ class DisaggDeployment(Model):
                 "alphanumerically, because it becomes a label value and part of Service names"
             ),
             holds=lambda self: self.metadata.names_a_service,
-            field="metadata.name",
         ),
     )
 

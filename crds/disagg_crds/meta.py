@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import AwareDatetime, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from .base import DNS_LABEL_PATTERN, Model
+from .base import DNS_LABEL_PATTERN, Model, Timestamp
 
 GROUP: Final = "disagg.dev"
 VERSION: Final = "v1alpha1"
@@ -34,9 +34,9 @@ class ObjectMeta(Model):
     """Counts changes of the spec."""
     resource_version: str | None = None
     """Opaque version for optimistic concurrency."""
-    creation_timestamp: AwareDatetime | None = None
+    creation_timestamp: Timestamp | None = None
     """When the object was created."""
-    deletion_timestamp: AwareDatetime | None = None
+    deletion_timestamp: Timestamp | None = None
     """When deletion was asked for; absent while the object is wanted."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels."""

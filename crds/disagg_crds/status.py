@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field, computed_field, field_serializer
+from pydantic import Field, computed_field
 from pydantic.config import JsonDict
 
-from .base import Message, Quantity, StatusModel, Whole
-from .conditions import Condition, format_time
+from .base import Message, Quantity, StatusModel, Timestamp, Whole
+from .conditions import Condition
 from .roles import MAX_INSTANCES, Role
 
 Count = Annotated[Whole, Field(ge=0)]
@@ -80,7 +79,7 @@ class PlacementStatus(StatusModel):
     """Amount of each resource that the best domain lacks."""
     attempts: Count | None = None
     """Attempts at placing the current gang."""
-    last_attempt_time: AwareDatetime | None = None
+    last_attempt_time: Timestamp | None = None
     """When the last attempt was made."""
     excluded_domains: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=64)] = Field(
         default=(), json_schema_extra={"x-kubernetes-list-type": "atomic"}
@@ -91,10 +90,6 @@ class PlacementStatus(StatusModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]},
     )
     """Pods of a gang that is being pinned, kept only until all of them are."""
-
-    @field_serializer("last_attempt_time")
-    def _whole_seconds(self, value: datetime | None) -> str | None:
-        return None if value is None else format_time(value)
 
 
 class DeploymentStatus(StatusModel):
