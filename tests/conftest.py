@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.kube import Kube
 
 STAGES = ("unit", "contract", "integration", "e2e")
 ROOT = Path(__file__).parent.parent
+
+# A loaded machine must not turn a slow example into a failure.
+settings.register_profile("disagg", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("disagg")
 
 
 def stage(item: pytest.Item) -> str:
