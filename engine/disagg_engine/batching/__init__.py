@@ -40,6 +40,7 @@ Role by role
 A prefill instance with `FirstToken.PREFILL`, and `Admission.RESERVE`, is how the reference rows count.
 """
 
+from disagg_contract.labels import Role
 from disagg_engine.batching.config import Admission, BatchingConfig, BatchPolicy
 from disagg_engine.batching.loop import BatchingLoop
 from disagg_engine.batching.types import (
@@ -52,7 +53,6 @@ from disagg_engine.batching.types import (
     Iteration,
     Plan,
     Request,
-    Role,
     Transfer,
     Work,
 )

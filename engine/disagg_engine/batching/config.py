@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from disagg_engine.batching.types import Role
+from disagg_contract.labels import Role
 from disagg_engine.errors import SettingError
 
 

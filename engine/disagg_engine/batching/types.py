@@ -10,14 +10,6 @@ from disagg_engine.errors import SettingError
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
 
 
-class Role(StrEnum):
-    """What an instance is for."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    WORKER = "worker"
-
-
 class FirstToken(StrEnum):
     """Who gives a pulled request its first output token."""
 

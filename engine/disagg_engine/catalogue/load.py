@@ -1,0 +1,26 @@
+"""Reads the package's own data files: the one place of the engine that touches files."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from disagg_engine.errors import CatalogueError
+
+
+def parse(text: str, *, what: str) -> Any:
+    """A YAML (or JSON) document as plain values."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise CatalogueError(f"{what} is not YAML: {error}".replace("\n", " ")) from error
+
+
+@cache
+def packaged(name: str) -> Any:
+    """The document `data/<name>.yaml` of this package."""
+    text = resources.files("disagg_engine").joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
+    return parse(text, what=f"{name}.yaml")
