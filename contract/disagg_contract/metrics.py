@@ -152,6 +152,9 @@ ROUTER_SLO: Final = Metric("disagg_router_slo_requests", C, "Completed requests 
 ROUTER_LEG_ERRORS: Final = Metric("disagg_router_leg_errors", C, "Legs that failed on a worker.", (MODEL, LEG))
 ROUTER_RETRIES: Final = Metric("disagg_router_retries", C, "Legs tried again on another worker.", (MODEL, LEG))
 ROUTER_WORKERS: Final = Metric("disagg_router_workers", G, "Workers that may be chosen.", (ROLE,))
+ROUTER_REFUSED: Final = Metric(
+    "disagg_router_workers_refused", C, "Workers refused at registration, by what did not agree.", (REASON,)
+)
 ROUTER_CHOICE: Final = Metric(
     "disagg_router_choice_seconds", H, "Time to choose workers for a request, wall seconds.", (), LAG_BUCKETS
 )
@@ -261,5 +264,7 @@ OPERATOR_REPLICA_STATES: Final = ("desired", "current", "ready")
 
 ALL: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """Every metric above, in the order of the file."""
+REFUSAL_REASONS: Final = ("role", "block_tokens", "tokenizer_digest", "template_digest", "hash_digest", "malformed")
+"""Values of label ``reason`` of ROUTER_REFUSED: the field of WorkerInfo that is not what the other workers say."""
 ROLES: Final = tuple(role.value for role in Role)
 del C, G, H
