@@ -40,8 +40,9 @@ Role by role
 A prefill instance with `FirstToken.PREFILL`, and `Admission.RESERVE`, is how the reference rows count.
 """
 
+from disagg_contract.config import Admission, BatchPolicy
 from disagg_contract.labels import Role
-from disagg_engine.batching.config import Admission, BatchingConfig, BatchPolicy
+from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.loop import BatchingLoop
 from disagg_engine.batching.types import (
     Admitted,

@@ -6,34 +6,21 @@ The defaults are those of the reference rows; pods differ in `admission` alone (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from disagg_contract.config import Admission, BatchPolicy
 from disagg_contract.labels import Role
 from disagg_engine.errors import SettingError
-
-
-class BatchPolicy(StrEnum):
-    """How an iteration is composed."""
-
-    PREFILL_FIRST = "prefill-first"
-    """Whole prompts before any decode; an iteration is either the one or the other."""
-    CHUNKED = "chunked"
-    """All decodes, then prompt chunks up to a token budget that counts the decodes too."""
-
-
-class Admission(StrEnum):
-    """How much KV room a request needs before it may start."""
-
-    RESERVE = "reserve"
-    """Prompt and max_tokens: it can never run out."""
-    PREEMPT = "preempt"
-    """The tokens known so far; when room runs out the youngest is thrown out and recomputed later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingConfig:
     """How one instance batches.
 
+    policy: PREFILL_FIRST composes an iteration of whole prompts, if any wait and fit, else of all decodes; CHUNKED of
+        all decodes and of prompt chunks that fill up a token budget.
+    admission: how much KV room a request needs before it may start. RESERVE: prompt and max_tokens, so that it can
+        never run out; PREEMPT: the tokens known so far, and when room runs out the last admitted is thrown out and
+        computed again later.
     max_batched_tokens: most prompt tokens in a prefill-first iteration; a longer prompt runs alone.
     fill_tokens: L_m, the prompt tokens at which a prefill instance is efficient: role `prefill` batches short prompts
         up to it instead of up to max_batched_tokens, since more only delays the first of them.

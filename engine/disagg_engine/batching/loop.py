@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 
-from disagg_engine.batching.config import Admission, BatchingConfig
+from disagg_contract.config import Admission
+from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.policies import Composer, Take, composer_for
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import (

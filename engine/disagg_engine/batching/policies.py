@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from disagg_engine.batching.config import BatchingConfig, BatchPolicy
+from disagg_contract.config import BatchPolicy
+from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.sequence import Sequence
 
 Take = tuple[Sequence, int]

@@ -74,5 +74,5 @@ class KvLedger(Protocol):
         ...
 
     def clear_cache(self) -> None:
-        """Forget every reusable block that no open sequence holds, and every key."""
+        """Forget every key. Blocks of open sequences stay theirs and become findable again at their next commit."""
         ...
