@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,6 @@ import (
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
 // programs maps each name to the command it stands for; a command is made only when asked
@@ -34,9 +34,7 @@ var programs = map[string]func() *cobra.Command{
 	"kube-proxy":              proxy.NewProxyCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kubectl":                 kubectl.NewDefaultKubectlCommand,
-	"kubelet": func() *cobra.Command {
-		return kubelet.NewKubeletCommand(genericapiserver.SetupSignalContext())
-	},
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 }
 
 func main() {

@@ -1,0 +1,3 @@
+module disagg.dev/hack/cluster/pause
+
+go 1.24.0
