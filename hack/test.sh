@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Run the tests. Usage: test.sh [PYTEST-ARGUMENT...]
+#
+#   DISAGG_TESTS=unit   unit and contract tests only: no cluster, no root
+#   KUBECONFIG=FILE     integration and e2e tests on that cluster; its nodes must hold $DISAGG_IMAGE (disagg:dev) and
+#                       $DISAGG_PROMETHEUS_IMAGE (disagg-prometheus:dev), see hack/README.md for kind and minikube
+#   neither             a cluster is built and started here, and removed afterwards; needs root, Go and Debian packages
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=.venv/bin/python
+cluster=(python3 hack/cluster/cluster.py)
+state=${DISAGG_TEST_STATE:-/var/tmp/disagg-test}
+
+case ${DISAGG_TESTS:-all} in
+  unit)
+    echo "DISAGG_TESTS=unit: integration and e2e tests are left out."
+    [ $# -gt 0 ] || set -- tests/unit tests/contract
+    exec "$python" -m pytest "$@"
+    ;;
+  all) ;;
+  *) echo "DISAGG_TESTS=$DISAGG_TESTS: use unit, or leave it unset for all tests." >&2; exit 2 ;;
+esac
+
+if [ -n "${KUBECONFIG:-}" ]; then
+  echo "Testing on the cluster of KUBECONFIG=$KUBECONFIG"
+else
+  leave() {
+    code=$?
+    [ -n "${DISAGG_KEEP_CLUSTER:-}" ] || "${cluster[@]}" down --state "$state" || code=1
+    exit "$code"
+  }
+  trap leave EXIT
+  trap 'exit 130' INT TERM
+  "${cluster[@]}" up --state "$state" --nodes 2 --gpus 8
+  "${cluster[@]}" images --state "$state"
+  eval "$("${cluster[@]}" kubeconfig --state "$state" --export)"
+fi
+"$python" -m pytest "$@"
