@@ -1,0 +1,185 @@
+"""Answers to Ready, Available, Progressing, GangScheduled and ModelFits.
+
+Each function answers one question from counts taken afresh from the fleet. "Ready" is about the current generation:
+an instance of an old revision that still serves does not count, so that a rollout is never called done half-way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from disagg_crds import ConditionType, Reason, Role
+from disagg_operator.core.fit import Fit
+from disagg_operator.core.fleet import Counts, RoleTarget, RouterView
+from disagg_operator.core.gangs import GangState
+from disagg_operator.core.placement import NoRoom
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A condition without its times."""
+
+    type: ConditionType
+    status: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What kept this pass from finishing, as a reason for programs and a sentence for people."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything the answers are computed from. ``domain``: where the gang is; ``no_room``: why one is nowhere.
+
+    ``late``: instances that were just given back for missing their bind deadline.
+    """
+
+    roles: Mapping[Role, RoleTarget]
+    counts: Mapping[Role, Counts]
+    router: RouterView
+    gang: GangState
+    fit: Fit
+    domain: str | None = None
+    no_room: NoRoom | None = None
+    late: int = 0
+    unaffordable: int = 0
+    failure: Failure | None = None
+    bind_deadline_seconds: float = 60.0
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def answers(facts: Facts) -> tuple[Answer, ...]:
+    """One answer to each question, in a fixed order."""
+    gang = _gang(facts)
+    return (_ready(facts, gang), _available(facts, gang), _progressing(facts), gang, _fits(facts))
+
+
+def _fits(facts: Facts) -> Answer:
+    return Answer(ConditionType.MODEL_FITS, _text(facts.fit.fits), facts.fit.reason, facts.fit.message)
+
+
+def _gang(facts: Facts) -> Answer:
+    kind = ConditionType.GANG_SCHEDULED
+    wanted = sum(role.floor for role in facts.roles.values())
+    if not facts.fit.fits:
+        return Answer(kind, "False", facts.fit.reason, "nothing is placed while the model does not fit")
+    if wanted == 0 and not any(count.current for count in facts.counts.values()):
+        return Answer(kind, "True", Reason.SCALED_TO_ZERO, "no instance is wanted")
+    where = f" in domain {facts.domain}" if facts.domain else ""
+    if facts.gang.base_scheduled:
+        extra = "" if facts.no_room is None else f"; further instances wait: {facts.no_room.message}"
+        return Answer(kind, "True", Reason.GANG_BOUND, f"the base gang of {wanted} is bound{where}{extra}")
+    if facts.no_room is not None:
+        return Answer(kind, "False", facts.no_room.reason, facts.no_room.message)
+    if facts.late:
+        message = (
+            f"{facts.late} instances were not bound within {facts.bind_deadline_seconds:g} s and were given back; "
+            "another domain is tried"
+        )
+        return Answer(kind, "False", Reason.BIND_DEADLINE_EXCEEDED, message)
+    if facts.gang.base_placed:
+        return Answer(kind, "False", Reason.GANG_PLACED, f"the base gang of {wanted} has nodes{where}, not all bound")
+    present = wanted - facts.gang.absent
+    return Answer(kind, "False", Reason.GANG_INCOMPLETE, f"{present} of the base gang's {wanted} instances exist")
+
+
+def _ready(facts: Facts, gang: Answer) -> Answer:
+    kind = ConditionType.READY
+    blocked = _blocked(facts)
+    if blocked is not None:
+        return Answer(kind, "False", blocked.reason, blocked.message)
+    short = {role: count for role, count in facts.counts.items() if count.updated_ready < count.desired}
+    if short:
+        return Answer(kind, "False", _why_short(short, gang), _list(short, gang))
+    surplus = {role: count for role, count in facts.counts.items() if count.updated < count.current - count.draining}
+    if surplus:
+        return Answer(kind, "False", Reason.UPDATING, "instances of an old revision still serve")
+    if not any(count.desired for count in facts.counts.values()):
+        return Answer(kind, "False", Reason.SCALED_TO_ZERO, "no instance is wanted, so nothing serves")
+    router = facts.router
+    if router.ready < max(1, router.desired) or router.updated < router.desired or not router.up_to_date:
+        return Answer(kind, "False", Reason.ROUTER_NOT_READY, f"{router.ready} of {router.desired} routers are ready")
+    return Answer(kind, "True", Reason.ALL_INSTANCES_READY, "every instance and router of this generation serves")
+
+
+def _why_short(short: Mapping[Role, Counts], gang: Answer) -> Reason:
+    if any(count.current - count.draining < count.desired for count in short.values()):
+        return Reason.INSTANCES_NOT_CREATED
+    if any(count.scheduled < count.desired for count in short.values()):
+        return Reason.INSTANCES_NOT_SCHEDULED
+    if any(count.ready >= count.desired for count in short.values()):
+        return Reason.UPDATING
+    return Reason.INSTANCES_NOT_READY
+
+
+def _list(short: Mapping[Role, Counts], gang: Answer) -> str:
+    parts = [
+        f"{role.value}: {count.updated_ready} of {count.desired} ready, {count.scheduled} scheduled"
+        for role, count in short.items()
+    ]
+    text = "; ".join(parts)
+    waiting = any(count.scheduled < count.desired for count in short.values())
+    return f"{text}; {gang.message}" if waiting and gang.reason not in _PLAIN else text
+
+
+_PLAIN = (Reason.GANG_BOUND, Reason.GANG_INCOMPLETE)
+
+
+def _available(facts: Facts, gang: Answer) -> Answer:
+    kind = ConditionType.AVAILABLE
+    if not any(count.ready for count in facts.counts.values()) and not any(r.replicas for r in facts.roles.values()):
+        return Answer(kind, "False", Reason.SCALED_TO_ZERO, "no instance is wanted, so nothing serves")
+    below = [
+        f"{role.value}: {facts.counts[role].ready} of at least {max(1, target.floor)}"
+        for role, target in facts.roles.items()
+        if facts.counts[role].ready < max(1, target.floor)
+    ]
+    if below:
+        unscheduled = gang.status != "True"
+        reason = Reason.INSTANCES_NOT_SCHEDULED if unscheduled else Reason.BELOW_MINIMUM
+        return Answer(kind, "False", reason, "; ".join(below))
+    if facts.router.ready < 1:
+        return Answer(kind, "False", Reason.ROUTER_NOT_READY, "no router is ready")
+    return Answer(kind, "True", Reason.MINIMUM_AVAILABLE, "at least minAvailable of every role, and a router, serve")
+
+
+def _blocked(facts: Facts) -> Failure | None:
+    if facts.failure is not None:
+        return facts.failure
+    if not facts.fit.fits:
+        return Failure(facts.fit.reason, facts.fit.message)
+    if facts.unaffordable:
+        return Failure(
+            Reason.GPU_BUDGET_EXCEEDED,
+            f"{facts.unaffordable} more instances would hold more GPUs than spec.gpuBudget allows, "
+            "terminating ones counted",
+        )
+    return None
+
+
+def _progressing(facts: Facts) -> Answer:
+    kind = ConditionType.PROGRESSING
+    blocked = _blocked(facts)
+    if blocked is not None:
+        return Answer(kind, "False", blocked.reason, blocked.message)
+    counts = facts.counts.values()
+    if any(count.terminating for count in counts):
+        return Answer(kind, "True", Reason.DELETING, "instances are being deleted")
+    if any(count.draining for count in counts):
+        return Answer(kind, "True", Reason.DRAINING, "instances finish their requests before they go")
+    if any(count.updated < count.current for count in counts):
+        return Answer(kind, "True", Reason.UPDATING, "instances are being replaced by the current revision")
+    if any(count.current < count.desired for count in counts):
+        return Answer(kind, "True", Reason.CREATING, "instances are being created")
+    if any(count.updated_ready < count.desired for count in counts):
+        return Answer(kind, "True", Reason.SCALING, "instances are being placed and started")
+    return Answer(kind, "False", Reason.RECONCILED, "everything is as the spec asks")
+
+
+def _text(value: bool) -> str:
+    return "True" if value else "False"

@@ -1,0 +1,152 @@
+"""What the core sees of the world: instances, never manifests.
+
+The Kubernetes shell fills these values from pods, the process runtime from child processes; every decision is a
+function of them, of the target and of ``now`` (seconds since the epoch), so both runtimes decide alike.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from disagg_crds import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One instance as observed.
+
+    ``gated``: carries our scheduling gate. ``pinned_node``: node that we chose; ``placed_at`` when (epoch seconds).
+    ``node``: node that it is bound to. ``ready``: serves. ``draining_since``: when it was marked; None: not marked.
+    ``drained``: it was asked and says that nothing is in flight or waiting to be pulled. ``failed``: it ended for good
+    and holds no resources. ``terminating``: deletion was asked for; it holds its GPUs until it is gone.
+    """
+
+    name: str
+    uid: str
+    role: Role
+    gpus: int
+    created_at: float
+    revision: str = ""
+    gang: str = ""
+    gated: bool = False
+    pinned_node: str = ""
+    placed_at: float | None = None
+    node: str = ""
+    ready: bool = False
+    draining_since: float | None = None
+    drained: bool = False
+    terminating: bool = False
+    failed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Wanted and not on its way out."""
+        return not self.terminating and not self.failed
+
+    @property
+    def draining(self) -> bool:
+        return self.draining_since is not None
+
+    @property
+    def serving(self) -> bool:
+        """Counts towards the replicas: alive and not marked for draining."""
+        return self.alive and not self.draining
+
+    @property
+    def scheduled(self) -> bool:
+        """Bound to a node. A pinned instance is a reservation, not yet scheduled."""
+        return bool(self.node)
+
+    @property
+    def placed(self) -> bool:
+        """Has a node of its own, bound or reserved."""
+        return bool(self.node or self.pinned_node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleTarget:
+    """What is wanted of a role: ``replicas`` instances, of which ``base`` are placed as one gang.
+
+    ``drain_seconds`` bounds a drain: after it the instance is deleted whatever it still holds.
+    """
+
+    role: Role
+    replicas: int
+    base: int
+    gpus: int
+    revision: str = ""
+    drain_seconds: float = 120.0
+
+    @property
+    def floor(self) -> int:
+        """Instances of the base gang, fewer where fewer are wanted at all."""
+        return min(self.base, self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is wanted of a deployment. ``gpu_budget``: most GPUs its instances may hold at a time; None: no bound."""
+
+    deployment: str
+    roles: Mapping[Role, RoleTarget]
+    gpu_budget: int | None = None
+    bind_deadline_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterView:
+    """The router as observed. ``updated`` counts replicas of the current manifest."""
+
+    desired: int
+    current: int = 0
+    ready: int = 0
+    updated: int = 0
+    up_to_date: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Instances of a role by state; each alive instance is in ``current``."""
+
+    desired: int
+    current: int = 0
+    gated: int = 0
+    scheduled: int = 0
+    ready: int = 0
+    updated: int = 0
+    updated_ready: int = 0
+    draining: int = 0
+    terminating: int = 0
+
+
+def count(target: RoleTarget, instances: Iterable[Instance]) -> Counts:
+    """Counts of one role, always afresh from the instances themselves: nothing derived is kept."""
+    mine = [instance for instance in instances if instance.role == target.role]
+    serving = [instance for instance in mine if instance.serving]
+    updated = [instance for instance in serving if instance.revision == target.revision]
+    return Counts(
+        desired=target.replicas,
+        current=sum(1 for instance in mine if instance.alive),
+        gated=sum(1 for instance in serving if instance.gated),
+        scheduled=sum(1 for instance in serving if instance.scheduled),
+        ready=sum(1 for instance in serving if instance.ready),
+        updated=len(updated),
+        updated_ready=sum(1 for instance in updated if instance.ready),
+        draining=sum(1 for instance in mine if instance.alive and instance.draining),
+        terminating=sum(1 for instance in mine if instance.terminating),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The fleet of one deployment at one moment. ``now`` is in seconds since the epoch."""
+
+    now: float
+    instances: tuple[Instance, ...] = field(default_factory=tuple)
+
+    def of(self, role: Role) -> tuple[Instance, ...]:
+        return tuple(instance for instance in self.instances if instance.role == role)
+
+    @property
+    def serving(self) -> tuple[Instance, ...]:
+        """Instances that count towards the replicas."""
+        return tuple(instance for instance in self.instances if instance.serving)

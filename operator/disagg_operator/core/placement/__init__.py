@@ -1,0 +1,28 @@
+"""Gang placement: a pure planner over a snapshot of nodes and of everything that runs or will run on them.
+
+An unmodified scheduler binds one pod at a time and cannot see a gang. So pods are born gated, and this planner looks
+for a domain in which *all* of a gang really packs, node by node. It answers with an assignment of every pod, or with
+what is missing and which domain came closest; it never answers with a part.
+"""
+
+from disagg_operator.core.placement.domains import Domain, domains
+from disagg_operator.core.placement.ledger import Ledger
+from disagg_operator.core.placement.planner import GangRequest, NoRoom, Placed, plan
+from disagg_operator.core.placement.snapshot import Amounts, NodeView, PodDemand, PodUse, Snapshot, Taint, Tolerance
+
+__all__ = [
+    "Amounts",
+    "Domain",
+    "GangRequest",
+    "Ledger",
+    "NoRoom",
+    "NodeView",
+    "Placed",
+    "PodDemand",
+    "PodUse",
+    "Snapshot",
+    "Taint",
+    "Tolerance",
+    "domains",
+    "plan",
+]

@@ -1,0 +1,115 @@
+"""Nodes, and what is left of them.
+
+Free is allocatable minus the requests of every pod that is not finished: bound ones, terminating ones (they hold their
+devices until they are gone), foreign ones, and pods of ours that are pinned but not yet bound, which are reservations.
+Amounts are ints as ``core.quantity`` makes them; a pod also uses one of the node's ``pods``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from disagg_operator.core.quantity import PODS
+
+Amounts = Mapping[str, int]
+"""Amount by resource name."""
+
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node taint. Effect ``PreferNoSchedule`` does not exclude."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A pod's toleration; an empty key with operator ``Exists`` tolerates all, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.operator == "Exists":
+            return not self.key or self.key == taint.key
+        return self.key == taint.key and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node as the scheduler would see it. ``schedulable``: Ready and not cordoned."""
+
+    name: str
+    labels: Mapping[str, str] = field(default=_NO_LABELS)
+    allocatable: Amounts = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """What a pod takes from a node; ``requests`` as pairs to keep thousands of them small."""
+
+    uid: str
+    node: str
+    requests: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDemand:
+    """A gated pod that wants a node."""
+
+    uid: str
+    name: str
+    role: str
+    requests: Amounts
+    node_selector: Mapping[str, str] = field(default=_NO_LABELS)
+    tolerations: tuple[Tolerance, ...] = ()
+
+    def accepts(self, node: NodeView) -> bool:
+        """Whether everything but the amounts lets the pod run there."""
+        if not node.schedulable:
+            return False
+        if any(node.labels.get(key) != value for key, value in self.node_selector.items()):
+            return False
+        return all(
+            taint.effect == "PreferNoSchedule" or any(tolerance.covers(taint) for tolerance in self.tolerations)
+            for taint in node.taints
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Nodes in name order and their free amounts, by node name. Free may be negative on an overcommitted node."""
+
+    nodes: tuple[NodeView, ...]
+    free: Mapping[str, Amounts]
+
+    @staticmethod
+    def take(nodes: Iterable[NodeView], uses: Iterable[PodUse]) -> "Snapshot":
+        ordered = tuple(sorted(nodes, key=lambda node: node.name))
+        free = {node.name: dict(node.allocatable) for node in ordered}
+        seen: set[str] = set()
+        for use in uses:
+            left = free.get(use.node)
+            if left is None or use.uid in seen:
+                continue
+            seen.add(use.uid)
+            for resource, value in use.requests:
+                left[resource] = left.get(resource, 0) - value
+            left[PODS] = left.get(PODS, 0) - 1
+        return Snapshot(ordered, free)
+
+    def vector(self, node: str, dimensions: Sequence[str]) -> tuple[int, ...]:
+        """Free amounts of a node in the order of ``dimensions``; nothing is less than 0."""
+        left = self.free[node]
+        return tuple(max(0, left.get(resource, 0)) for resource in dimensions)

@@ -1,0 +1,67 @@
+"""From a spec and the scales of its groups to the target of :func:`disagg_operator.core.decide.decide`."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from disagg_contract.labels import RESTARTED_AT
+from disagg_crds import DisaggDeployment, Role
+from disagg_operator.core.fleet import RoleTarget, Target
+
+
+def role_revision(deployment: DisaggDeployment, role: Role, *, image: str) -> str:
+    """Hash of everything that changes the pods of a role; replicas and their bounds are left out.
+
+    ``image`` is the image that pods get where the spec names none.
+    """
+    spec, section = deployment.spec, deployment.spec.roles[role]
+    return _digest(
+        {
+            "model": spec.model,
+            "engine": spec.engine.to_dict(),
+            "image": spec.engine.image or image,
+            "link": spec.link.to_dict(),
+            "restarted": deployment.metadata.annotations.get(RESTARTED_AT, ""),
+            "role": role.value,
+            "gpu": section.gpu.to_dict(),
+            "parallelism": section.parallelism.to_dict(),
+            "batching": section.batching.to_dict(),
+            "template": section.template.to_dict(),
+        }
+    )
+
+
+def compatibility(deployment: DisaggDeployment) -> str:
+    """Hash of what prefill and decode must agree on to exchange KV: workers say it, routers pair by it."""
+    spec = deployment.spec
+    return _digest({"model": spec.model, "block_tokens": spec.engine.simulated.block_tokens})
+
+
+def deployment_revision(deployment: DisaggDeployment, *, image: str) -> str:
+    """One hash over all roles, for the status."""
+    return _digest({role.value: role_revision(deployment, role, image=image) for role in deployment.spec.roles})
+
+
+def _digest(document: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def build_target(deployment: DisaggDeployment, replicas: Mapping[Role, int], *, image: str) -> Target:
+    """What is wanted: ``replicas`` instances of each role of the spec."""
+    spec = deployment.spec
+    return Target(
+        deployment=deployment.name,
+        roles={
+            role: RoleTarget(
+                role=role,
+                replicas=replicas[role],
+                base=section.base_instances,
+                gpus=section.gpus_per_instance,
+                revision=role_revision(deployment, role, image=image),
+                drain_seconds=float(section.template.termination_grace_period_seconds),
+            )
+            for role, section in spec.roles.items()
+        },
+        gpu_budget=spec.gpu_budget,
+        bind_deadline_seconds=spec.placement.bind_deadline_seconds,
+    )

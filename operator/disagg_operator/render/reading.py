@@ -1,0 +1,178 @@
+"""From manifests, as the API server returns them, to the values that core and placement work with.
+
+The inverse of the builders beside it. Requests are read from the live pod rather than from the spec, because admission
+(LimitRange, RuntimeClass overhead) may have changed them.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from disagg_contract import labels
+from disagg_crds import Role
+from disagg_operator.core.fleet import Instance, RouterView
+from disagg_operator.core.placement import NodeView, PodDemand, PodUse, Taint, Tolerance
+from disagg_operator.core.quantity import amount
+from disagg_operator.render.instances import DRAIN_STARTED, PLACED_AT
+
+Manifest = Mapping[str, Any]
+
+FINISHED = ("Succeeded", "Failed")
+
+
+def epoch(text: str | None) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0 where there is none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def instance(pod: Manifest, *, drained: bool = False) -> Instance:
+    """An instance from its leader pod."""
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    own = metadata.get("labels") or {}
+    notes = metadata.get("annotations") or {}
+    placed_at = _seconds(notes.get(PLACED_AT))
+    selector = spec.get("nodeSelector") or {}
+    return Instance(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=Role(own[labels.ROLE]),
+        gpus=int(notes.get(labels.GPUS, "0")),
+        created_at=epoch(metadata.get("creationTimestamp")),
+        revision=own.get(labels.REVISION, ""),
+        gang=own.get(labels.GANG, ""),
+        gated=gated(pod),
+        pinned_node=selector.get(labels.HOSTNAME, "") if placed_at is not None else "",
+        placed_at=placed_at,
+        node=spec.get("nodeName", ""),
+        ready=is_ready(pod),
+        draining_since=_draining_since(own, notes),
+        drained=drained,
+        terminating=bool(metadata.get("deletionTimestamp")),
+        failed=status.get("phase") in FINISHED,
+    )
+
+
+def gated(pod: Manifest) -> bool:
+    """Whether our gate still holds the pod."""
+    gates = pod.get("spec", {}).get("schedulingGates") or []
+    return any(gate.get("name") == labels.SCHEDULING_GATE for gate in gates)
+
+
+def is_ready(pod: Manifest) -> bool:
+    """The pod's Ready condition."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+
+
+def _draining_since(own: Mapping[str, str], notes: Mapping[str, str]) -> float | None:
+    if own.get(labels.DRAINING) != "true":
+        return None
+    return _seconds(notes.get(DRAIN_STARTED)) or 0.0
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def demand(pod: Manifest) -> PodDemand:
+    """What a gated pod wants of a node."""
+    spec = pod.get("spec", {})
+    return PodDemand(
+        uid=pod["metadata"]["uid"],
+        name=pod["metadata"]["name"],
+        role=(pod["metadata"].get("labels") or {}).get(labels.ROLE, ""),
+        requests=requests(pod),
+        node_selector=spec.get("nodeSelector") or {},
+        tolerations=tuple(
+            Tolerance(
+                item.get("key", ""),
+                item.get("operator") or "Equal",
+                item.get("value", ""),
+                item.get("effect", ""),
+            )
+            for item in spec.get("tolerations") or []
+        ),
+    )
+
+
+def requests(pod: Manifest) -> dict[str, int]:
+    """Effective requests of a pod, as the scheduler counts them.
+
+    Sum over containers and sidecars, or the largest init container where that is more, plus the overhead.
+    """
+    spec = pod.get("spec", {})
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or []:
+        _add(total, _container_requests(container))
+    sidecars: dict[str, int] = {}
+    for container in spec.get("initContainers") or []:
+        own = _container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, own)
+            _add(total, own)
+            continue
+        for resource, value in own.items():
+            total[resource] = max(total.get(resource, 0), value + sidecars.get(resource, 0))
+    _add(total, _amounts(spec.get("overhead") or {}))
+    return total
+
+
+def _container_requests(container: Manifest) -> dict[str, int]:
+    given = container.get("resources") or {}
+    return _amounts({**(given.get("limits") or {}), **(given.get("requests") or {})})
+
+
+def _amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
+    return {resource: amount(resource, text) for resource, text in quantities.items()}
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for resource, value in more.items():
+        total[resource] = total.get(resource, 0) + value
+
+
+def use(pod: Manifest, *, node_by_hostname: Mapping[str, str]) -> PodUse | None:
+    """What a pod takes, or None while it takes nothing: finished, gated, or not ours to foresee.
+
+    A pod of ours that is pinned and not bound yet counts on the node it is pinned to.
+    """
+    if pod.get("status", {}).get("phase") in FINISHED:
+        return None
+    node = pod.get("spec", {}).get("nodeName") or ""
+    if not node and not gated(pod) and PLACED_AT in (pod["metadata"].get("annotations") or {}):
+        hostname = (pod["spec"].get("nodeSelector") or {}).get(labels.HOSTNAME, "")
+        node = node_by_hostname.get(hostname, "")
+    if not node:
+        return None
+    return PodUse(pod["metadata"]["uid"], node, tuple(sorted(requests(pod).items())))
+
+
+def node_view(node: Manifest) -> NodeView:
+    """A node as the scheduler would see it."""
+    metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or [])
+    return NodeView(
+        name=metadata["name"],
+        labels=metadata.get("labels") or {},
+        allocatable=_amounts(status.get("allocatable") or {}),
+        taints=tuple(Taint(item["key"], item.get("value", ""), item["effect"]) for item in spec.get("taints") or []),
+        schedulable=ready and not spec.get("unschedulable", False) and not metadata.get("deletionTimestamp"),
+    )
+
+
+def router_view(deployment: Manifest | None, *, desired: int) -> RouterView:
+    """The router from its Deployment; None: it does not exist yet."""
+    if deployment is None:
+        return RouterView(desired=desired, up_to_date=False)
+    status = deployment.get("status", {})
+    observed = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return RouterView(
+        desired=desired,
+        current=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        up_to_date=observed,
+    )

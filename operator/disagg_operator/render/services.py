@@ -1,0 +1,114 @@
+"""The router as Deployment and Service, with the rights to watch its pods and nothing else."""
+
+from dataclasses import replace
+
+from disagg_contract import labels, ports
+from disagg_contract.settings import to_args
+from disagg_crds import DisaggDeployment, router_name
+from disagg_operator.render.configs import Surroundings, router_config
+from disagg_operator.render.metadata import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    Manifest,
+    component_labels,
+    environment,
+    owned_by_deployment,
+    pod_environment,
+    probe,
+    resources,
+    selector_labels,
+    template_fields,
+)
+from disagg_operator.render.rights import ROUTER_RULES, access
+
+ROUTER = labels.Component.ROUTER
+
+
+def router_objects(deployment: DisaggDeployment, *, around: Surroundings) -> list[Manifest]:
+    """Everything that the router needs, in the order of creation."""
+    name = router_name(deployment.name)
+    return [
+        *access(deployment, name, ROUTER, ROUTER_RULES, around=around),
+        router_service(deployment, around=around),
+        router_deployment(deployment, around=around),
+    ]
+
+
+def router_endpoint(deployment: DisaggDeployment) -> str:
+    """Base URL inside the cluster."""
+    return f"http://{router_name(deployment.name)}.{deployment.namespace}:{deployment.spec.router.port}"
+
+
+def router_service(deployment: DisaggDeployment, *, around: Surroundings) -> Manifest:
+    router = deployment.spec.router
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(deployment, around),
+        "spec": {
+            "type": router.service_type.value,
+            "selector": selector_labels(deployment.name, ROUTER),
+            "ports": [
+                {
+                    "name": ports.HTTP_NAME,
+                    "port": router.port,
+                    "targetPort": ports.HTTP_NAME,
+                    "protocol": "TCP",
+                }
+            ],
+        },
+    }
+
+
+def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> Manifest:
+    router = deployment.spec.router
+    name = router_name(deployment.name)
+    config = replace(router_config(deployment, around=around), namespace=deployment.namespace, port=ports.HTTP)
+    pod_labels = {**router.template.labels, **component_labels(deployment.name, ROUTER, version=around.version)}
+    container: Manifest = {
+        "name": "router",
+        "image": around.image,
+        "imagePullPolicy": around.image_pull_policy,
+        "command": ["disagg", "router"],
+        "args": to_args(config),
+        "env": environment(router.template, pod_environment()),
+        "ports": [{"name": ports.HTTP_NAME, "containerPort": ports.HTTP, "protocol": "TCP"}],
+        "resources": resources(router.template),
+        "readinessProbe": probe(ports.HEALTH_PATH, ports.HTTP_NAME, period=1, failures=2),
+        # Metrics answer while no worker is known; health does not, and that is no reason to restart.
+        "livenessProbe": probe(ports.METRICS_PATH, ports.HTTP_NAME, period=10, failures=6, timeout=5),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [TMP_MOUNT],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(deployment, around),
+        "spec": {
+            "replicas": router.replicas,
+            "selector": {"matchLabels": selector_labels(deployment.name, ROUTER)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": pod_labels, "annotations": dict(router.template.annotations)},
+                "spec": {
+                    **template_fields(router.template),
+                    "serviceAccountName": name,
+                    "enableServiceLinks": False,
+                    "securityContext": POD_SECURITY,
+                    "containers": [container],
+                    "volumes": [TMP_VOLUME],
+                },
+            },
+        },
+    }
+
+
+def _metadata(deployment: DisaggDeployment, around: Surroundings) -> Manifest:
+    return {
+        "name": router_name(deployment.name),
+        "namespace": deployment.namespace,
+        "labels": component_labels(deployment.name, ROUTER, version=around.version),
+        "ownerReferences": owned_by_deployment(deployment),
+    }
