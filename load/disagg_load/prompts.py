@@ -8,10 +8,10 @@ place in the workload, so that no two requests have a prefix in common by chance
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 from hashlib import shake_128
-
-import numpy as np
 
 from disagg_contract.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ class PromptMaker:
         self._tokenizer = tokenizer
         self._seed = seed
         self._block_tokens = block_tokens
-        self._words = np.array(tokenizer.output_vocabulary, dtype=np.int64)
+        self._words = tuple(tokenizer.output_vocabulary)
 
     def token_ids(self, request: TraceRequest, *, index: int) -> Sequence[int]:
         """The prompt of the `index`-th request as token ids.
@@ -54,6 +54,8 @@ class PromptMaker:
         return self._tokenizer.decode(self.token_ids(request, index=index))
 
     def _tokens(self, key: str, count: int) -> list[int]:
-        drawn = np.frombuffer(shake_128(f"disagg/prompt/{key}".encode()).digest(4 * count), dtype="<u4")
-        tokens: list[int] = self._words[drawn % len(self._words)].tolist()
-        return tokens
+        drawn = array("I", shake_128(f"disagg/prompt/{key}".encode()).digest(4 * count))
+        if sys.byteorder == "big":
+            drawn.byteswap()
+        words = self._words
+        return [words[number % len(words)] for number in drawn]
