@@ -40,7 +40,7 @@ def compute_profile(
         raise SettingError(
             field="decode.model",
             value=decode.model.name,
-            wanted=f"prefill's, {prefill.model.name}; KV travels within one",
+            wanted=f"prefill's, {prefill.model.name}",
         )
     prefill_room, decode_room = prefill.kv_capacity_tokens(), decode.kv_capacity_tokens()
     longest = prefill.model.max_context_tokens

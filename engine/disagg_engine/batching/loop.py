@@ -252,6 +252,10 @@ class BatchingLoop:
         wake = max(self._wake_seconds, self._free_seconds, self._plan_seconds)
         return wake if end is None else min(end, wake)
 
+    def __contains__(self, request_id: object) -> bool:
+        """Whether a request of this id is live: waiting, pulling, running, or ended with its KV pinned."""
+        return request_id in self._live
+
     def holds(self, request_id: str) -> bool:
         """Whether the KV of this ended request is still pinned."""
         return request_id in self._holding

@@ -1,0 +1,126 @@
+"""Catalogues: names, data that users add, refusals by field."""
+
+from __future__ import annotations
+
+import pytest
+
+from disagg_engine.catalogue import Catalogue, normalise, roofline_constants
+from disagg_engine.errors import CatalogueError, UnknownNameError
+
+
+def test_names_every_gpu_and_model_of_the_reference(catalogue: Catalogue) -> None:
+    gpus = {gpu.name for gpu in catalogue.gpus}
+    models = {model.name for model in catalogue.models}
+    assert gpus == {"a100-80gb", "h100", "h200", "b200", "gb200-nvl72", "l40s", "a10g"}
+    assert {"opt-13b", "opt-66b", "opt-175b", "llama-3-8b", "llama-3.1-70b", "qwen3-32b", "deepseek-v3"} == models
+    assert {"nvlink", "pcie", "ib-200", "ib-400", "ib-800", "eth-25", "eth-100"} == {x.name for x in catalogue.links}
+    assert all(item.source for item in (*catalogue.gpus, *catalogue.models, *catalogue.links))
+
+
+@pytest.mark.parametrize("name", ["A100-80GB", "a100_80gb", " a100 80gb ", "A100", "a100-sxm"])
+def test_names_are_case_blind_and_have_aliases(name: str, catalogue: Catalogue) -> None:
+    assert catalogue.gpu(name) is catalogue.gpu("a100-80gb")
+
+
+def test_hub_names_find_models(catalogue: Catalogue) -> None:
+    assert catalogue.model("facebook/opt-13b").name == "opt-13b"
+    assert catalogue.model("meta-llama/Meta-Llama-3-8B").name == "llama-3-8b"
+
+
+def test_every_name_is_its_own_normal_form(catalogue: Catalogue) -> None:
+    for item in (*catalogue.gpus, *catalogue.models, *catalogue.links):
+        assert normalise(item.name) == item.name
+
+
+def test_unknown_name_lists_the_known(catalogue: Catalogue) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        catalogue.gpu("v100")
+    message = str(caught.value)
+    assert "'v100'" in message
+    assert all(gpu.name in message for gpu in catalogue.gpus)
+
+
+def test_kv_sizes_follow_the_configurations(catalogue: Catalogue) -> None:
+    """2 · layers · KV heads · head size · 2 bytes; layers · (512 + 64) · 2 with MLA."""
+    expected = {
+        "opt-13b": 2 * 40 * 5120 * 2,
+        "opt-66b": 2 * 64 * 9216 * 2,
+        "opt-175b": 2 * 96 * 12288 * 2,
+        "llama-3-8b": 2 * 32 * 8 * 128 * 2,
+        "llama-3.1-70b": 2 * 80 * 8 * 128 * 2,
+        "qwen3-32b": 2 * 64 * 8 * 128 * 2,
+        "deepseek-v3": 61 * (512 + 64) * 2,
+    }
+    assert {model.name: model.kv_bytes_per_token for model in catalogue.models} == expected
+
+
+def test_deepseek_reads_few_weights_for_one_token_and_all_for_many(catalogue: Catalogue) -> None:
+    model = catalogue.model("deepseek-v3")
+    assert model.read_bytes(1) == pytest.approx(2 * model.active_parameters, rel=0.02)
+    assert model.read_bytes(100_000) == pytest.approx(model.weight_bytes, rel=1e-6)
+    reads = [model.read_bytes(tokens) for tokens in (1, 8, 64, 512)]
+    assert reads == sorted(reads)
+
+
+EXTRA = """
+gpus:
+  My GPU:
+    aliases: [mine]
+    flops: 100e12
+    memory_bytes: 50e9
+    memory_bandwidth: 1.0e+12
+    pcie_bandwidth: 32e9
+    load_bandwidth: 1e9
+"""
+
+
+def test_user_document_adds_entries_and_leaves_the_rest(catalogue: Catalogue) -> None:
+    extended = catalogue.extended(EXTRA)
+    assert extended.gpu("mine").flops == 100e12
+    assert extended.gpu("my-gpu").nvlink_bandwidth == 0
+    assert extended.gpu("h100") == catalogue.gpu("h100")
+    with pytest.raises(UnknownNameError):
+        catalogue.gpu("mine")
+
+
+def test_user_document_replaces_an_entry(catalogue: Catalogue) -> None:
+    fields = {
+        "parameters": 7e9,
+        "layers": 32,
+        "hidden": 4096,
+        "kv_bytes_per_token": 131072,
+        "max_context_tokens": 4096,
+    }
+    assert catalogue.extended({"models": {"llama-3-8b": fields}}).model("Llama-3-8B").parameters == 7e9
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ("gpus: {x: {flops: 1}}", "gpus.x.memory_bytes is missing"),
+        ("gpus: {x: {flops: -1}}", "gpus.x.flops is -1"),
+        ("gpus: {x: {flops: .nan}}", "gpus.x.flops is nan"),
+        ("gpus: {x: {flops: fast}}", "gpus.x.flops is 'fast'"),
+        ("gpus: {x: {flops: true}}", "gpus.x.flops is True"),
+        ("gpus: {x: 3}", "gpus.x is 3"),
+        ("gpus: [1]", "gpus must be a mapping"),
+        ("cards: {}", "unknown sections: cards"),
+        ("just text", "must be a mapping"),
+        ("gpus: {x", "is not YAML"),
+        ("models: {x: {parameters: 1.0e+9, active_parameters: 2.0e+9}}", "active_parameters is"),
+        ("links: {x: {bandwidth: 1, speed: 2}}", "unknown fields: speed"),
+        ("links: {x: {bandwidth: 0}}", "links.x.bandwidth is 0"),
+        ("links: {x: {bandwidth: 1, aliases: y}}", "aliases is 'y'"),
+    ],
+)
+def test_malformed_document_is_refused_by_field(document: str, named: str, catalogue: Catalogue) -> None:
+    with pytest.raises(CatalogueError, match=r"user\.yaml") as caught:
+        catalogue.extended(document, what="user.yaml")
+    assert named in str(caught.value)
+
+
+def test_constants_are_those_of_the_reference() -> None:
+    constants = roofline_constants()
+    assert (constants.compute_efficiency, constants.half_efficiency_tokens) == (0.7, 100)
+    assert (constants.memory_efficiency, constants.tensor_penalty) == (0.8, 0.15)
+    assert (constants.fixed_seconds, constants.reserved_bytes) == (0.001, 6e9)
