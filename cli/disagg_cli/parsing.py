@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (\S+)", message)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            near = get_close_matches(unknown[1].partition("=")[0], flags, n=1)
+            near = get_close_matches(unknown[1].partition("=")[0], flags, n=1, cutoff=0.75)
             message = f"unknown argument {unknown[1]}; " + (
                 f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
             )

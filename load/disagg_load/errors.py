@@ -4,6 +4,7 @@
     ├── TraceError      a trace file that can't be read as it stands: names the file and the line
     ├── WorkloadError   a workload that makes no sense: an unknown name or option, a rate of zero
     └── ClientError     a server that can't be replayed against: nothing listens, no model is served
+        └── UrlError    what was given as its address is no URL
 
 Each message is one sentence that says what was wrong and what would be right, so that a command can print it as it is.
 """
@@ -33,3 +34,7 @@ class WorkloadError(LoadError):
 
 class ClientError(LoadError):
     """The server can't be replayed against at all (a single failed request is a result, not an error)."""
+
+
+class UrlError(ClientError):
+    """The address of the server is no URL that could be one."""

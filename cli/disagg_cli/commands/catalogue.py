@@ -20,6 +20,7 @@ them. A YAML file of the same shape (gpus:, models:, links:) adds entries or rep
 EXAMPLES = (
     "disagg gpus",
     "disagg models --json",
+    "disagg links",
     "disagg gpus --catalogue my-gpus.yaml",
 )
 

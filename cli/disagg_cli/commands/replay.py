@@ -9,7 +9,7 @@ import sys
 
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, count, duration, positive
-from disagg_load.errors import ClientError, LoadError
+from disagg_load.errors import ClientError, LoadError, UrlError
 from disagg_load.shell.replay import PromptKind
 from disagg_load.traces.reader import TimeUnit, TraceFormat
 from disagg_load.workloads.builtin import OPTIONS, RECIPES
@@ -140,6 +140,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         report = asyncio.run(replay_and_report(workload, options, slo=slo, console=progress))
         if arguments.json and arguments.json != "-":
             write_report(report, arguments.json)
+    except UrlError as error:
+        raise UsageError(str(error)) from None
     except ClientError as error:
         raise CommandError(str(error)) from None
     except LoadError as error:
@@ -151,7 +153,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     else:
         out = Console()
         print_report(report, out)
-        out.print(f"[bold]where to look[/bold]: {where_to_look(options.url, arguments.json)}", highlight=False)
+        places = where_to_look(options.url, arguments.json)
+        out.print(f"[bold]where to look[/bold]: {places}", highlight=False, soft_wrap=True)
     if report.facts.interrupted:
         return 130
     return 0 if report.completed or report.truncated else 1

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from disagg_load.errors import ClientError
+from disagg_load.errors import UrlError
 
 Sink = Callable[[bytes, float], None]
 """Takes body bytes and the loop time at which they arrived."""
@@ -51,14 +51,14 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """The address of a base URL like http://127.0.0.1:8000 or 127.0.0.1:8000. Raises `ClientError`."""
+    """The address of a base URL like http://127.0.0.1:8000 or 127.0.0.1:8000. Raises `UrlError`."""
     parts = urlsplit(url if "//" in url else f"http://{url}")
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        raise ClientError(f"{url!r} has no valid port; a URL like http://127.0.0.1:8000 is needed") from None
+        raise UrlError(f"{url!r} has no valid port; a URL like http://127.0.0.1:8000 is needed") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ClientError(f"{url!r} is no URL of a server; one like http://127.0.0.1:8000 is needed")
+        raise UrlError(f"{url!r} is no URL of a server; one like http://127.0.0.1:8000 is needed")
     path = parts.path.rstrip("/").removesuffix("/v1")
     return Address(host=parts.hostname, port=port, tls=parts.scheme == "https", path=path)
 

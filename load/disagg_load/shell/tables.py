@@ -27,20 +27,20 @@ def show_share(value: float) -> str:
 def print_report(report: Report, console: Console) -> None:
     """Print the table, then the counts."""
     facts = report.facts
-    console.print(f"[bold]{escape(facts.trace)}[/bold] on {escape(facts.model)} at {escape(facts.url)}")
+    _say(console, f"[bold]{escape(facts.trace)}[/bold] on {escape(facts.model)} at {escape(facts.url)}")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
+    table.add_column("time", no_wrap=True)
     for heading in ("mean", "p50", "p90", "p99", "max", "SLO", "met"):
         table.add_column(heading, justify="right")
     attainment = report.attainment
     met = ("-", "-") if attainment is None else (show_share(attainment.ttft), show_share(attainment.tpot))
-    _row(table, "time to first token (TTFT)", report.ttft_seconds, show_seconds(report.slo.ttft_seconds), met[0])
-    _row(table, "time per output token (TPOT)", report.tpot_seconds, show_seconds(report.slo.tpot_seconds), met[1])
-    _row(table, "time between tokens", report.tbt_seconds)
+    _row(table, "first token (TTFT)", report.ttft_seconds, show_seconds(report.slo.ttft_seconds), met[0])
+    _row(table, "per token (TPOT)", report.tpot_seconds, show_seconds(report.slo.tpot_seconds), met[1])
+    _row(table, "between tokens", report.tbt_seconds)
     _row(table, "whole request", report.e2e_seconds)
     console.print(table)
     if attainment is not None:
-        console.print(f"SLO attainment (both): [bold]{show_share(attainment.both)}[/bold]", highlight=False)
+        _say(console, f"SLO attainment (both): [bold]{show_share(attainment.both)}[/bold]")
     rates = [
         f"{label} {value:.2f}/s"
         for label, value in (
@@ -51,12 +51,12 @@ def print_report(report: Report, console: Console) -> None:
         )
         if value is not None
     ]
-    console.print(", ".join(rates), highlight=False)
+    _say(console, ", ".join(rates))
     errors = sum(report.errors.values())
     counts = f"{report.requests} requests: {report.completed} completed, {report.truncated} truncated, {errors} errors"
     if report.unfinished:
         counts += f", {report.unfinished} cut off"
-    console.print(f"{counts}, {report.late} sent late", highlight=False)
+    _say(console, f"{counts}, {report.late} sent late")
     _print_warnings(report, console)
 
 
@@ -70,23 +70,18 @@ def _row(table: Table, name: str, values: Distribution | None, slo: str = "", me
 def _print_warnings(report: Report, console: Console) -> None:
     facts = report.facts
     if facts.interrupted:
-        console.print(
-            f"interrupted: {report.requests} of {facts.planned} requests were sent; what was cut off is not counted",
-            style="yellow",
-            highlight=False,
-        )
+        text = f"interrupted: {report.requests} of {facts.planned} requests were sent; what was cut off is not counted"
+        _say(console, text, style="yellow")
     if report.errors:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.errors.items())
-        console.print(
-            f"errors ({kinds}) are misses; the first: {escape(report.first_error)}", style="red", highlight=False
-        )
+        _say(console, f"errors ({kinds}) are misses; the first: {escape(report.first_error)}", style="red")
     if report.late:
-        console.print(
-            "late requests are misses: this client could not keep up, so give it more CPU or a lower rate",
-            style="yellow",
-            highlight=False,
-        )
+        text = "late requests are misses: this client could not keep up, so give it more CPU or a lower rate"
+        _say(console, text, style="yellow")
     if facts.time_scale != 1:
-        console.print(
-            f"times are modelled seconds: the clock's times {facts.time_scale:g}", style="dim", highlight=False
-        )
+        _say(console, f"times are modelled seconds: the clock's times {facts.time_scale:g}", style="dim")
+
+
+def _say(console: Console, text: str, *, style: str = "") -> None:
+    """One line, whatever the width: what is piped into a file should not be cut into pieces."""
+    console.print(text, style=style, highlight=False, soft_wrap=True)
