@@ -71,7 +71,7 @@ def _remove(role: RoleTarget, mine: tuple[Instance, ...], now: float) -> list[Ac
 def _wanted_back(role: RoleTarget, serving: list[Instance], draining: list[Instance]) -> list[Instance]:
     """Draining instances that fill a gap: cheaper than new ones. Those that have most left to do come first."""
     gap = role.replicas - len(serving)
-    usable = [instance for instance in draining if instance.revision == role.revision and instance.ready]
+    usable = [instance for instance in draining if instance.revision == role.revision and instance.scheduled]
     usable.sort(key=lambda instance: (instance.drained, -(instance.draining_since or 0.0), instance.name))
     return usable[: max(0, gap)]
 
@@ -95,7 +95,7 @@ def _surges(role: RoleTarget, serving: list[Instance]) -> bool:
     if not old or not all(instance.ready for instance in old) or ready - 1 >= role.floor:
         return False
     coming = any(not instance.ready for instance in serving)
-    return len(serving) > role.replicas or not coming
+    return len(serving) > role.replicas or (len(serving) == role.replicas and not coming)
 
 
 def _victims(role: RoleTarget, serving: list[Instance]) -> list[tuple[Instance, str]]:

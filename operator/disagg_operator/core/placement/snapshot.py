@@ -7,15 +7,11 @@ Amounts are ints as ``core.quantity`` makes them; a pod also uses one of the nod
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final
 
 from disagg_operator.core.quantity import PODS
 
 Amounts = Mapping[str, int]
 """Amount by resource name."""
-
-_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class NodeView:
     """A node as the scheduler would see it. ``schedulable``: Ready and not cordoned."""
 
     name: str
-    labels: Mapping[str, str] = field(default=_NO_LABELS)
+    labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: Amounts = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     schedulable: bool = True
@@ -72,7 +68,7 @@ class PodDemand:
     name: str
     role: str
     requests: Amounts
-    node_selector: Mapping[str, str] = field(default=_NO_LABELS)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Tolerance, ...] = ()
 
     def accepts(self, node: NodeView) -> bool:
