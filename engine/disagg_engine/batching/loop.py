@@ -198,7 +198,10 @@ class BatchingLoop:
         """Finish every iteration that has ended by `now`, in the order they started."""
         done = []
         while self._in_flight and self._in_flight[0][0].end_seconds <= now:
+            full = len(self._in_flight) == self.config.pipeline
             iteration, sequences = self._in_flight.popleft()
+            if full:  # a new batch could not have started before this one left
+                self._free_seconds = max(self._free_seconds, iteration.end_seconds)
             works: list[Work] = []
             emissions: list[Emission] = []
             for work, sequence in zip(iteration.works, sequences, strict=True):
