@@ -19,9 +19,10 @@ from .replay import ReplayOptions, replay
 
 
 async def replay_and_report(workload: Workload, options: ReplayOptions, *, slo: Slo, console: Console) -> Report:
-    """Replay the workload with progress on `console`; the first Ctrl-C ends it early, with what there is so far.
+    """Replay the workload with progress on `console`.
 
-    Raises `ClientError` when the server can't be replayed against at all.
+    The first Ctrl-C (or SIGTERM) ends it early; the report is then about what there is so far. Raises
+    `ClientError` when the server can't be replayed against at all.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -54,12 +55,21 @@ async def replay_and_report(workload: Workload, options: ReplayOptions, *, slo: 
 
 @contextmanager
 def _interruptible(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def restore() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
     def interrupt() -> None:
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        restore()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    for number in numbers:
+        loop.add_signal_handler(number, interrupt)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        restore()
