@@ -3,8 +3,8 @@
     prefill = ceil(req/s · isl · (1 - hit rate) · k_TTFT / tokens/s of an instance within the TTFT SLO)
     decode  = ceil(req/s · osl / tokens/s of an instance within the TPOT SLO at context isl + osl/2)
 
-*Prefill.* What an instance can take within the TTFT SLO depends on how many share the queue. So n is the smallest number
-for which the promised share of the prompts has
+*Prefill.* What an instance can take within the TTFT SLO depends on how many share the queue. So n is the smallest
+number for which the promised share of the prompts has
 
     D k + wait of M/D/n(rate, S k) + transfer <= TTFT SLO
 

@@ -10,8 +10,8 @@ a reason for programs and a sentence for people. The order of the rules:
    (unless the load is gone altogether); and when the load is gone, not before enough idle intervals have passed.
 5. *Budget*: both legs or neither (`budget`).
 
-The reason of an increase tells load and slow instances apart: when the load alone, at the profile's speed, would not have
-asked for it, then the correction has, and if the SLO was missed as well the reason is that SLO.
+The reason of an increase tells load and slow instances apart: when the load alone, at the profile's speed, would not
+have asked for it, then the correction has, and if the SLO was missed as well the reason is that SLO.
 """
 
 from __future__ import annotations

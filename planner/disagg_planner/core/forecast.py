@@ -1,7 +1,7 @@
 """What a series will be at the next decision, and how that is known.
 
-Every forecast is finite, not negative, and names its source, so that a fallback is never mistaken for a model. The rules
-come before any model:
+Every forecast is finite, not negative, and names its source, so that a fallback is never mistaken for a model. The
+rules come before any model:
 
 - no points: no forecast; fewer than five: the last value; a constant series: that constant;
 - a jump begins a new series. A change over one or two intervals (a step in the load falls into the middle of a window)

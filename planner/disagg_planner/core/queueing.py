@@ -1,8 +1,8 @@
 """How long a prompt waits for a prefill instance.
 
-Prefill instances take prompts first come, first served, one after the other, each for a nearly constant time D; arrivals
-are Poisson. With c instances and a router that picks the shortest queue this is close to the queue M/D/c. The planner
-needs a *quantile* of the waiting time, because the SLO is a promise to a share of the requests, and it needs it for
+Prefill instances take prompts first come, first served, one after the other, each for a nearly constant time D;
+arrivals are Poisson. With c instances and a router that picks the shortest queue this is close to the queue M/D/c. The
+planner needs a *quantile* of the wait, because the SLO is a promise to a share of the requests, and it needs it for
 c > 1, because a shared queue lets c instances take more than c times one.
 
 The tail of the wait is exponential, P(W > t) = A exp(-x t / D). Its decay is exact: each of c servers sees every c-th

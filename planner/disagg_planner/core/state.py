@@ -1,8 +1,8 @@
 """What the planner remembers between decisions, and how a window changes it.
 
-A frozen value: every step returns a new one, so a decision can be taken again from the same memory after a conflict, and
-the simulator can keep as many planners as it likes. `look` takes in the fleet, `assess` the window; both are pure, and
-`assess` is the expensive one (it fits the models).
+A frozen value: every step returns a new one, so a decision can be taken again from the same memory after a conflict,
+and the simulator can keep as many planners as it likes. `look` takes in the fleet, `assess` the window; both are pure,
+and `assess` is the expensive one (it fits the models).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SURPRISE_SIGMAS = 3.0
 class State:
     """Memory. `recommended` are (time, replicas by role) that the load asked for, oldest first."""
 
-    rates: Series = Series()
-    inputs: Series = Series()
-    outputs: Series = Series()
+    rates: Series = field(default_factory=Series)
+    inputs: Series = field(default_factory=Series)
+    outputs: Series = field(default_factory=Series)
     idle: int = 0
     prefill_k: float = 1.0
     decode_k: float = 1.0
