@@ -1,0 +1,1 @@
+"""The router's I/O: HTTP on both sides, discovery of workers, metrics."""

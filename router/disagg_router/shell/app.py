@@ -1,0 +1,331 @@
+"""One router: fronts, pool of upstream connections, fleet, policy and counts, wired together.
+
+Nothing in here is global, so several routers live in one process (tests do that). ``start`` listens, ``drain`` turns
+new work away and waits for what is running, ``stop`` ends it. Discovery goes on until the last stream has ended.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Sequence
+from itertools import count
+from time import time
+from typing import Final
+
+from disagg_contract import ports
+from disagg_contract.config import RouterConfig
+from disagg_contract.metrics import Outcome
+from disagg_contract.openai import ApiError, Endpoint, build_models, unavailable
+from disagg_contract.tokenizer import default_tokenizer
+from disagg_router.core.bodies import parse_inbound
+from disagg_router.core.exchange import Exchange
+from disagg_router.core.fleet import Fleet, Worker
+from disagg_router.core.policies import make_policy
+from disagg_router.core.prompt import EstimatingReader, HashingReader, PromptReader
+from disagg_router.core.tally import UNKNOWN_MODEL, Ended, Slo, Tally
+from disagg_router.errors import StartError
+from disagg_router.shell import wire
+from disagg_router.shell.call import Call
+from disagg_router.shell.discovery.registrar import Registrar
+from disagg_router.shell.discovery.source import Source
+from disagg_router.shell.exposition import CONTENT_TYPE, Exposition
+from disagg_router.shell.front import Front, Request, Turn
+from disagg_router.shell.upstream import Pool
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 4096
+SWEEP_SECONDS: Final = 1.0
+LIVE_PATH: Final = ports.HEALTH_PATH + "/live"
+"""Answers 200 while the process works, whether or not it can serve."""
+
+_GENERATING: Final = {b"/v1/completions": Endpoint.COMPLETIONS, b"/v1/chat/completions": Endpoint.CHAT}
+_MODELS: Final = b"/v1/models"
+
+
+class RouterApp:
+    """A router. ``source`` says where the workers are; it runs from ``start`` to ``stop``."""
+
+    def __init__(self, config: RouterConfig, source: Source) -> None:
+        self.config: Final = config
+        self.max_head_bytes: Final = config.max_header_bytes
+        self.max_body_bytes: Final = config.max_body_bytes
+        self.queue_seconds: Final = config.queue_seconds
+        self.fleet: Final = Fleet(model=config.model)
+        self.tally: Final = Tally(
+            slo=Slo(ttft_seconds=config.slo_ttft_seconds, tpot_seconds=config.slo_tpot_seconds), model=config.model
+        )
+        self._policy = make_policy(config.policy, rng=random.Random(config.seed), overlap_weight=config.overlap_weight)
+        self._reader: PromptReader = (
+            HashingReader(default_tokenizer()) if self._policy.needs_hashes else EstimatingReader()
+        )
+        self._exposition = Exposition(self.tally, self.fleet)
+        self._source = source
+        self._fronts: set[Front] = set()
+        self._calls: set[Call] = set()
+        self._queue: set[Call] = set()
+        self._wake_scheduled = False
+        self._draining = False
+        self._empty: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._created = int(time())
+        self._request_prefix = secrets.token_hex(6)
+        self._request_numbers = count(1)
+        self.url = ""
+
+    # Life.
+
+    async def start(self) -> None:
+        """Listen and discover. Raises StartError if the address is taken or there is no such address."""
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.pool = Pool(
+            connect_timeout_seconds=self.config.connect_timeout_seconds,
+            answer_timeout_seconds=self.config.leg_timeout_seconds,
+        )
+        self.registrar = Registrar(self.fleet, self.pool, self.tally, self._source)
+        self.fleet.on_change = self._fleet_changed
+        self.fleet.on_suspect = self._suspected
+        self.fleet.on_leave = self._left
+        host, port = self.config.host, self.config.port
+        try:
+            self._server = await self._loop.create_server(lambda: Front(self), host, port, backlog=BACKLOG)
+        except OSError as error:
+            await self.pool.close()
+            raise StartError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+        self.url = f"http://{shown}:{self.port}"
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.registrar.start()
+        log.info("listening on %s", self.url)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    async def drain(self, grace_seconds: float) -> bool:
+        """Refuse new requests from now on and wait for those that run. False if some were left after the grace time."""
+        self._draining = True
+        for front in list(self._fronts):
+            front.close_if_idle()
+        assert self._empty is not None
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            log.warning("%d requests were still running after %g s", len(self._calls), grace_seconds)
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Stop listening and end everything."""
+        self._draining = True
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for front in list(self._fronts):
+            front.close_if_idle()
+        for call in list(self._calls):
+            call.client_gone()
+        for front in list(self._fronts):
+            front.abort()
+        await self.registrar.stop()
+        await self.pool.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # Site
+
+    def opened(self, front: Front) -> None:
+        self._fronts.add(front)
+
+    def closed(self, front: Front) -> None:
+        self._fronts.discard(front)
+
+    def refused(self, error: ApiError) -> None:
+        self._count_rejected(Outcome.REJECTED)
+
+    def handle(self, front: Front, request: Request) -> Turn | None:
+        if not request.request_id:
+            request.request_id = b"%b-%x" % (self._request_prefix.encode(), next(self._request_numbers))
+        endpoint = _GENERATING.get(request.target)
+        if endpoint is None:
+            self._answer(front, request)
+            return None
+        if request.method != b"POST":
+            self._refuse(front, request, _not_allowed(request, b"POST"), Outcome.REJECTED, allow=b"POST")
+            return None
+        return self._generate(front, request, endpoint)
+
+    # Desk
+
+    def queued(self, call: Call) -> None:
+        self._queue.add(call)
+
+    def unqueued(self, call: Call) -> None:
+        self._queue.discard(call)
+
+    def ended(self, call: Call) -> None:
+        self._calls.discard(call)
+        if not self._calls and self._empty is not None:
+            self._empty.set()
+
+    # Requests
+
+    def _generate(self, front: Front, request: Request, endpoint: Endpoint) -> Turn | None:
+        if self._draining:
+            self._refuse(front, request, unavailable("the router is shutting down", code="draining"))
+            return None
+        if len(self._calls) >= self.config.max_in_flight:
+            busy = unavailable(f"{len(self._calls)} requests are being served already", code="overloaded")
+            self._refuse(front, request, busy)
+            return None
+        try:
+            inbound = parse_inbound(endpoint, request.body)
+        except ApiError as error:
+            self._refuse(front, request, error, Outcome.REJECTED)
+            return None
+        exchange = Exchange(
+            inbound,
+            fleet=self.fleet,
+            policy=self._policy,
+            reader=self._reader,
+            attempts=self.config.leg_attempts,
+        )
+        call = Call(self, front, request, exchange)
+        self._calls.add(call)
+        assert self._empty is not None
+        self._empty.clear()
+        call.begin()
+        return call
+
+    def _answer(self, front: Front, request: Request) -> None:
+        """Everything but generation: answered at once."""
+        known = self._page(request.target)
+        if known is None:
+            error = ApiError(
+                f"path {request.target.decode('latin-1')[:200]}: not served; use /v1/completions, "
+                "/v1/chat/completions or /v1/models",
+                status=404,
+                code="unknown_path",
+            )
+            self._send(front, request, wire.error_answer(error, request_id=request.request_id))
+        elif request.method not in (b"GET", b"HEAD"):
+            error = _not_allowed(request, b"GET")
+            self._send(front, request, _with_allow(error, b"GET", request.request_id))
+        else:
+            status, body, content_type = known
+            head_only = request.method == b"HEAD"
+            self._send(front, request, wire.answer(status, body, content_type=content_type, head_only=head_only))
+
+    def _page(self, target: bytes) -> tuple[int, bytes, bytes] | None:
+        """Status, body and content type of a page, or None if there is no such page."""
+        if target == ports.HEALTH_PATH.encode():
+            return self._health()
+        if target == LIVE_PATH.encode():
+            return 200, b'{"status":"alive"}', wire.JSON
+        if target == ports.METRICS_PATH.encode():
+            return 200, self._exposition.page(), CONTENT_TYPE
+        models: Sequence[str] = self.fleet.servable_models
+        if target == _MODELS:
+            return 200, build_models(models, created=self._created), wire.JSON
+        if target.startswith(_MODELS + b"/"):
+            name = target[len(_MODELS) + 1 :].decode("latin-1")
+            if name in models:
+                return 200, _first_model(build_models([name], created=self._created)), wire.JSON
+        return None
+
+    def _health(self) -> tuple[int, bytes, bytes]:
+        if self._draining:
+            return 503, b'{"status":"draining"}', wire.JSON
+        if not self.fleet.servable_models:
+            return (
+                503,
+                b'{"status":"no model can be served: no prefill and decode pair, no colocated worker"}',
+                wire.JSON,
+            )
+        return 200, b'{"status":"ready"}', wire.JSON
+
+    def _refuse(
+        self,
+        front: Front,
+        request: Request,
+        error: ApiError,
+        outcome: Outcome = Outcome.UNAVAILABLE,
+        *,
+        allow: bytes = b"",
+    ) -> None:
+        self._count_rejected(outcome)
+        data = (
+            _with_allow(error, allow, request.request_id)
+            if allow
+            else wire.error_answer(error, request_id=request.request_id)
+        )
+        self._send(front, request, data)
+
+    def _send(self, front: Front, request: Request, data: bytes) -> None:
+        front.write(data)
+        front.finish(keep_alive=request.keep_alive)
+
+    def _count_rejected(self, outcome: Outcome) -> None:
+        tally = self.tally.model(UNKNOWN_MODEL)
+        tally.start()
+        tally.end(Ended(outcome=outcome, duration_seconds=0.0))
+
+    # Fleet
+
+    def _fleet_changed(self) -> None:
+        if self._queue and not self._wake_scheduled:
+            self._wake_scheduled = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_scheduled = False
+        for call in list(self._queue):
+            call.fleet_changed()
+
+    def _suspected(self, worker: Worker) -> None:
+        log.warning("%r failed a request; not chosen until it answers", worker)
+        self._policy.forget(worker)
+        self.registrar.nudge(worker.key.uid)
+
+    def _left(self, worker: Worker) -> None:
+        log.info("%r left", worker)
+        self._policy.forget(worker)
+        self.pool.drop((worker.host, worker.port))
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        now = self.now()
+        for front in list(self._fronts):
+            front.sweep(now)
+
+
+def _not_allowed(request: Request, allowed: bytes) -> ApiError:
+    return ApiError(
+        f"method {request.method.decode('latin-1')}: not allowed here; use {allowed.decode()}",
+        status=405,
+        code="method_not_allowed",
+    )
+
+
+def _with_allow(error: ApiError, allow: bytes, request_id: bytes) -> bytes:
+    return wire.answer(error.status, error.body(), fields=((b"allow", allow),), request_id=request_id)
+
+
+def _first_model(models: bytes) -> bytes:
+    """The one object of a model list."""
+    start = models.index(b"[") + 1
+    return models[start : models.rindex(b"]")]
