@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from disagg_engine.errors import SettingError
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
@@ -53,8 +54,7 @@ class Request:
             raise SettingError(field="max_tokens", value=self.max_tokens, wanted="at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One sequence's share of an iteration: compute tokens `start … start + new_tokens` of it.
 
     `emits`: the last of them yields the sequence's next output token.

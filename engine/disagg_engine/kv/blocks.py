@@ -143,7 +143,7 @@ class BlockLedger:
     def grow(self, request_id: str, room_tokens: int) -> bool:
         holding = self._get(request_id)
         more = self._blocks(room_tokens) - len(holding.blocks)
-        if more <= 0:
+        if more <= 0:  # the usual case: the last block still has room
             return True
         if more > len(self._free) + len(self._cached):
             return False
@@ -170,7 +170,8 @@ class BlockLedger:
         if tokens > len(holding.blocks) * self._block:
             raise SettingError(field="tokens", value=tokens, wanted=f"within the room of {request_id!r}")
         holding.committed = tokens
-        self._publish(request_id, holding)
+        if holding.published < len(holding.keys) and tokens >= (holding.published + 1) * self._block:
+            self._publish(request_id, holding)
 
     def close(self, request_id: str) -> None:
         holding = self._get(request_id)
