@@ -1,0 +1,323 @@
+"""What the chart renders, in every combination of its switches."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from disagg_contract import labels, metrics, ports
+from disagg_contract.config import OperatorConfig
+from disagg_contract.settings import parse
+from disagg_operator.render.rights import OPERATOR_RULES
+from disagg_operator.shell.fakegpus import FakeGpusConfig
+from tests.support.kube import ClusterError, Helm, program, run
+
+Document = dict[str, Any]
+Render = Callable[..., list[Document]]
+SWITCHES = (
+    "crds.install",
+    "prometheus.enabled",
+    "dashboards.enabled",
+    "monitoring.enabled",
+    "podMonitor.enabled",
+    "fakeGpus.enabled",
+    "rbac.aggregate",
+    "tests.enabled",
+)
+EVERYTHING = tuple(f"{switch}=true" for switch in SWITCHES)
+NAMESPACED = ("scope=namespace", "fakeGpus.enabled=false")
+
+
+def named(documents: Iterable[Document], kind: str, name: str) -> Document:
+    (found,) = [d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name]
+    return found
+
+
+def pod_specs(documents: Iterable[Document]) -> dict[str, Document]:
+    found = {}
+    for document in documents:
+        key = f"{document['kind']}/{document['metadata']['name']}"
+        if document["kind"] == "Pod":
+            found[key] = document["spec"]
+        elif document["kind"] in ("Deployment", "Job"):
+            found[key] = document["spec"]["template"]["spec"]
+    return found
+
+
+def granted(role: Document) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def combinations_of_any_three() -> list[dict[str, bool]]:
+    """Few settings of the switches that put every three of them through all their eight states."""
+    everything = [dict(zip(SWITCHES, states, strict=True)) for states in itertools.product((True, False), repeat=8)]
+
+    def triples(states: dict[str, bool]) -> set[tuple[tuple[str, bool], ...]]:
+        return set(itertools.combinations(states.items(), 3))
+
+    missing = set().union(*map(triples, everything))
+    chosen = []
+    while missing:
+        best = max(everything, key=lambda states: len(triples(states) & missing))
+        chosen.append(best)
+        missing -= triples(best)
+    return chosen
+
+
+def test_hc5_combinations_of_switches_render(render: Render) -> None:
+    for states in combinations_of_any_three():
+        values = [f"{switch}={str(on).lower()}" for switch, on in states.items()]
+        documents = render(*values, "prometheus.url=http://prometheus:9090")
+        names = [(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
+        assert len(set(names)) == len(names), values
+        assert ("Deployment", "disagg-system", "disagg-operator") in names, values
+
+
+def test_everything_on_is_linted(chart: Path) -> None:
+    sets = [part for value in EVERYTHING for part in ("--set", value)]
+    assert "0 chart(s) failed" in run(program("helm"), "lint", str(chart), "--strict", *sets)
+
+
+@pytest.mark.parametrize("null", ["operator.resources.limits", "operator.nodeSelector", "prometheus.tolerations"])
+def test_hc5_null_takes_a_default_away(render: Render, null: str) -> None:
+    spec = pod_specs(render(f"{null}=null"))["Deployment/disagg-operator"]
+    assert spec["containers"][0]["resources"].get("limits") == (
+        None if null.endswith("limits") else {"memory": "512Mi"}
+    )
+    assert "nodeSelector" not in spec
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "complaint"),
+    [
+        (("operator.replcias=1",), (), "replcias"),
+        ((), ("operator.replicas=1",), "/operator/replicas"),
+        (("replicas=1",), (), "replicas"),
+        (("operator.replicas=2",), (), "maximum"),
+        (("scope=everywhere",), (), "'cluster', 'namespace'"),
+        (("prometheus.url=prometheus:9090",), (), "/prometheus/url"),
+        (("image.digest=latest",), (), "/image/digest"),
+        (("fakeGpus.gpusPerNode=0",), (), "/fakeGpus/gpusPerNode"),
+        (("fakeGpus=null",), (), "fakeGpus"),
+        (("scope=namespace", "fakeGpus.enabled=true"), (), "fakeGpus.enabled needs scope: cluster"),
+        (("monitoring.enabled=true", "prometheus.enabled=false"), (), "monitoring.enabled needs a data source"),
+    ],
+)
+def test_hc5_bad_values_are_refused_by_name(
+    render: Render, values: tuple[str, ...], text: tuple[str, ...], complaint: str
+) -> None:
+    with pytest.raises(ClusterError, match=complaint):
+        render(*values, text=text)
+
+
+def test_hc4_operator_holds_exactly_the_rights_that_it_uses(render: Render) -> None:
+    documents = render()
+    role = named(documents, "ClusterRole", "disagg-operator")
+    lease = named(documents, "Role", "disagg-operator-lease")
+    used = {(r.group, resource, verb, r.scope) for r in OPERATOR_RULES for resource in r.resources for verb in r.verbs}
+    assert granted(lease) == {right[:3] for right in used if right[3] == "lease"}
+    owners = {("disagg.dev", f"{kind}/finalizers", "update") for kind in ("disaggdeployments", "disagggroups")}
+    assert granted(role) == {right[:3] for right in used if right[3] != "lease"} | owners
+    assert not any("*" in right for right in granted(role))
+
+
+def test_hc3_namespaced_install_has_no_cluster_rights(render: Render) -> None:
+    documents = render(*NAMESPACED, "monitoring.enabled=true", "crds.install=false")
+    assert not [d for d in documents if d["kind"].startswith("Cluster") or d["kind"] == "CustomResourceDefinition"]
+    assert {d["metadata"]["namespace"] for d in documents} == {"disagg-system"}
+    config = operator_config(documents)
+    assert config.namespace == "disagg-system"
+    rights = granted(named(documents, "Role", "disagg-operator"))
+    namespaced = {
+        (r.group, resource, v)
+        for r in OPERATOR_RULES
+        if r.scope == "namespaced"
+        for resource in r.resources
+        for v in r.verbs
+    }
+    assert namespaced <= rights
+    assert not {resource for _, resource, _ in rights} & {"nodes", "namespaces", "customresourcedefinitions"}
+    prometheus = yaml.safe_load(named(documents, "ConfigMap", "disagg-prometheus")["data"]["prometheus.yml"])
+    for job in prometheus["scrape_configs"]:
+        assert job["kubernetes_sd_configs"][0]["namespaces"] == {"own_namespace": True}
+
+
+def operator_config(documents: Iterable[Document]) -> OperatorConfig:
+    container = pod_specs(documents)["Deployment/disagg-operator"]["containers"][0]
+    assert container["command"] == ["disagg", "operator"]
+    return parse(OperatorConfig, container["args"], {})
+
+
+def test_operator_gets_settings_that_it_understands(render: Render) -> None:
+    config = operator_config(render("operator.resyncSeconds=30", "operator.logLevel=debug", "image.tag=v1"))
+    assert config.image == "disagg:v1"
+    assert (config.resync_seconds, config.log_level, config.namespace) == (30, "debug", "")
+    assert config.lease_namespace == "disagg-system"
+
+
+def test_hc6_planners_ask_a_prometheus_that_exists(render: Render) -> None:
+    documents = render()
+    assert operator_config(documents).prometheus_url == "http://disagg-prometheus.disagg-system.svc:9090"
+    service = named(documents, "Service", "disagg-prometheus")
+    assert service["spec"]["ports"][0]["port"] == 9090
+    pods = named(documents, "Deployment", "disagg-prometheus")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= pods.items()
+
+
+def test_hc6_another_prometheus_can_be_named_or_none(render: Render) -> None:
+    named_one = render("prometheus.enabled=false", "prometheus.url=http://prometheus.monitoring:9090")
+    assert operator_config(named_one).prometheus_url == "http://prometheus.monitoring:9090"
+    none = render("prometheus.enabled=false")
+    assert operator_config(none).prometheus_url == ""
+    assert not [d for d in none if "prometheus" in d["metadata"]["name"]]
+
+
+def test_pk3_default_image_is_of_the_chart_version(render: Render, chart: Path) -> None:
+    documents = render()
+    version = yaml.safe_load((chart / "Chart.yaml").read_text())["version"]
+    assert operator_config(documents).image == f"disagg:{version}"
+    crds = [d for d in documents if d["kind"] == "CustomResourceDefinition"]
+    assert {d["metadata"]["labels"]["app.kubernetes.io/version"] for d in crds} == {version}
+
+
+def test_a_digest_wins_over_the_tag(render: Render) -> None:
+    digest = "sha256:" + "0" * 64
+    assert operator_config(render(f"image.digest={digest}")).image == f"disagg@{digest}"
+
+
+def test_crds_survive_uninstall_by_choice(render: Render) -> None:
+    def policies(*values: str) -> list[Any]:
+        crds = [d for d in render(*values) if d["kind"] == "CustomResourceDefinition"]
+        return [d["metadata"].get("annotations", {}).get("helm.sh/resource-policy") for d in crds]
+
+    assert policies() == ["keep", "keep"]
+    assert policies("crds.keep=false") == [None, None]
+    assert policies("crds.install=false") == []
+
+
+def test_crds_in_the_chart_are_those_of_the_package(render: Render, chart: Path) -> None:
+    beside = sorted((chart.parents[1] / "crds").glob("*.yaml"))
+    plain = [yaml.safe_load(path.read_text()) for path in beside]
+    rendered = [d for d in render("crds.keep=false") if d["kind"] == "CustomResourceDefinition"]
+    assert sorted(rendered, key=lambda d: d["metadata"]["name"]) == plain
+
+
+def test_hc2_a_release_fits_into_its_secret(render: Render, chart: Path) -> None:
+    """Helm keeps chart and manifests, compressed and twice base64-coded, in a Secret of at most 1 MiB."""
+    manifest = yaml.safe_dump_all(render(*EVERYTHING))
+    files = {
+        str(p.relative_to(chart)): base64.b64encode(p.read_bytes()).decode() for p in chart.rglob("*") if p.is_file()
+    }
+    packed = base64.b64encode(gzip.compress(json.dumps([files, manifest]).encode()))
+    assert len(base64.b64encode(packed)) < 512 * 1024
+
+
+def test_pods_meet_the_restricted_pod_security_standard(render: Render) -> None:
+    specs = pod_specs(render(*EVERYTHING))
+    assert len(specs) == 6
+    for name, spec in specs.items():
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+        assert not spec.get("hostNetwork"), name
+
+
+def test_every_object_carries_the_recommended_labels(render: Render) -> None:
+    for document in render(*EVERYTHING):
+        found = document["metadata"]["labels"]
+        for label in (labels.NAME, labels.PART_OF, labels.VERSION_LABEL):
+            assert found.get(label), (document["kind"], document["metadata"]["name"], label)
+
+
+def test_operator_is_one_and_never_two(render: Render) -> None:
+    deployment = named(render(), "Deployment", "disagg-operator")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert named(render("operator.replicas=0"), "Deployment", "disagg-operator")["spec"]["replicas"] == 0
+
+
+def test_operator_ports_are_the_contract_s(render: Render) -> None:
+    container = pod_specs(render())["Deployment/disagg-operator"]["containers"][0]
+    found = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert found == {ports.HEALTH_NAME: ports.OPERATOR_HEALTH, ports.METRICS_NAME: ports.OPERATOR_METRICS}
+
+
+def test_scraping_adds_the_labels_that_queries_select_by(render: Render) -> None:
+    config = yaml.safe_load(named(render(), "ConfigMap", "disagg-prometheus")["data"]["prometheus.yml"])
+    assert [job["job_name"] for job in config["scrape_configs"]] == ["disagg", "disagg-operator"]
+    wanted = {metrics.SCRAPE_NAMESPACE, metrics.SCRAPE_POD, metrics.SCRAPE_DEPLOYMENT, metrics.SCRAPE_ROLE}
+    for job in config["scrape_configs"]:
+        rules = job["relabel_configs"]
+        assert {rule["target_label"] for rule in rules if "target_label" in rule} == wanted
+        (port,) = [rule["regex"] for rule in rules if rule.get("action") == "keep"]
+        assert port.split("|") == [ports.HTTP_NAME, ports.METRICS_NAME]
+    assert config["scrape_configs"][0]["kubernetes_sd_configs"][0]["selectors"][0]["label"] == labels.DEPLOYMENT
+    assert config["scrape_configs"][1]["honor_labels"] is True
+
+
+def test_fake_gpus_are_given_and_taken_away(render: Render) -> None:
+    documents = render("fakeGpus.enabled=true", "fakeGpus.gpusPerNode=4", "fakeGpus.nodeSelector=gpu in (a\\,b)")
+    specs = pod_specs(documents)
+    keeper = specs["Deployment/disagg-fake-gpus"]["containers"][0]
+    assert keeper["command"] == ["disagg", "fake-gpus"]
+    config = parse(FakeGpusConfig, keeper["args"], {})
+    assert (config.gpus_per_node, config.nodes_per_domain, config.remove) == (4, 1, False)
+    assert config.node_selector == "gpu in (a,b)"
+    job = named(documents, "Job", "disagg-fake-gpus-remove")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    removal = parse(FakeGpusConfig, specs["Job/disagg-fake-gpus-remove"]["containers"][0]["args"], {})
+    assert (removal.remove, removal.stop) == (True, "disagg-system/disagg-fake-gpus")
+    assert not [d for d in render() if "fake" in d["metadata"]["name"]]
+
+
+def test_grafana_has_its_data_source_and_dashboards(render: Render, chart: Path) -> None:
+    documents = render("monitoring.enabled=true", "dashboards.enabled=false")
+    source = yaml.safe_load(named(documents, "ConfigMap", "disagg-grafana")["data"]["datasources.yaml"])
+    assert source["datasources"][0]["url"] == operator_config(documents).prometheus_url
+    dashboards = named(documents, "ConfigMap", "disagg-dashboards")
+    assert "grafana_dashboard" not in dashboards["metadata"]["labels"]
+    overview = json.loads(dashboards["data"]["disagg-overview.json"])
+    assert overview == json.loads((chart / "dashboards" / "overview.json").read_text())
+
+
+def test_dashboards_are_found_by_a_sidecar(render: Render) -> None:
+    dashboards = named(render(), "ConfigMap", "disagg-dashboards")
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((), ["kubectl apply", "kubectl get dd,dg", "port-forward", "--set monitoring.enabled=true", "9090:9090"]),
+        (("monitoring.enabled=true",), ["http://127.0.0.1:3000/d/disagg-overview", "service/disagg-grafana 3000:3000"]),
+        (("fakeGpus.enabled=true",), ["kubectl get nodes --label-columns nvidia.com/gpu.clique"]),
+        (("prometheus.enabled=false",), ["NOTE: neither prometheus.enabled nor prometheus.url is set"]),
+        (NAMESPACED, ["serves this namespace only"]),
+    ],
+)
+def test_notes_tell_the_next_command(
+    chart: Path, kubeconfig: Path, values: tuple[str, ...], expected: list[str]
+) -> None:
+    sets = [part for value in values for part in ("--set", value)]
+    out = Helm(kubeconfig, "disagg-notes")("install", "disagg", str(chart), "--dry-run=client", *sets)
+    notes = out.split("NOTES:")[1]
+    for text in expected:
+        assert text in notes

@@ -1,0 +1,205 @@
+"""The CRDs as a real API server sees them: the same answers as the models give, defaults, columns, /scale, pruning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from disagg_crds import DisaggDeployment, load_deployment, read_deployment
+from disagg_crds.generate import generated_files
+from tests.support.kube import Kube, wait_until
+
+Document = dict[str, Any]
+Build = Callable[[str, Document], Document]
+EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def kube(crds: Kube, module_namespace: Kube) -> Kube:
+    return module_namespace
+
+
+def dry_run(kube: Kube, document: Document) -> str:
+    return kube("apply", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(document), check=False)
+
+
+def accepted(answer: str) -> bool:
+    return any(word in answer for word in (" created (server dry run)", " configured (server dry run)", " unchanged"))
+
+
+def test_rule_accepts(kube: Kube, rule_base: Build, rule_case: Document) -> None:
+    prepare(kube, rule_base, rule_case)
+    answer = dry_run(kube, rule_base(rule_case["kind"], rule_case["accept"]))
+    assert accepted(answer), answer
+
+
+def test_rule_rejects_with_its_message(kube: Kube, rule_base: Build, rule_case: Document) -> None:
+    prepare(kube, rule_base, rule_case)
+    answer = dry_run(kube, rule_base(rule_case["kind"], rule_case["reject"]))
+    assert not accepted(answer), answer
+    assert rule_case["rule"] in answer
+
+
+def test_schema_rejects_and_names_the_field(kube: Kube, rule_base: Build, schema_case: Document) -> None:
+    answer = dry_run(kube, rule_base(schema_case["kind"], schema_case["reject"]))
+    assert not accepted(answer), answer
+    assert schema_case["field"] in answer.replace('"', "")
+
+
+def prepare(kube: Kube, rule_base: Build, case: Document) -> None:
+    """A rule about changes needs something to change."""
+    if case.get("update"):
+        kube.apply(rule_base(case["kind"], {}))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_every_example_is_accepted_as_it_is_read(kube: Kube, path: Path) -> None:
+    """Server and models fill in the same defaults."""
+    text = path.read_text(encoding="utf-8")
+    answer = kube("apply", "--dry-run=server", "-o", "json", "-f", "-", stdin=text)
+    (local,) = load_deployment(text)
+    assert read_deployment(json.loads(answer)).spec == local.spec
+    stored = json.loads(answer)["spec"]
+    assert stored["slo"]["attainment"] == 0.9
+    assert stored["engine"]["simulated"]["blockTokens"] == 16
+
+
+def test_defaults_of_the_server_are_those_of_the_models(kube: Kube, rule_base: Build) -> None:
+    answer = kube(
+        "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=yaml.safe_dump(rule_base("DisaggDeployment", {}))
+    )
+    stored = json.loads(answer)["spec"]
+    local = without_empty(read_deployment(json.loads(answer)).spec.to_dict())
+    assert without_empty(stored) == local
+
+
+def without_empty(value: Any) -> Any:
+    """Empty lists and maps mean the same as absent ones."""
+    if isinstance(value, dict):
+        found = {key: without_empty(child) for key, child in value.items()}
+        return {key: child for key, child in found.items() if child not in ({}, [])}
+    return value
+
+
+def test_op9_what_the_status_models_write_is_kept(kube: Kube, rule_base: Build) -> None:
+    kube.apply(rule_base("DisaggDeployment", {"metadata": {"name": "statusful"}}))
+    status = {
+        "observedGeneration": 1,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "InstancesNotScheduled",
+                "message": "2 of 2 wait",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+                "observedGeneration": 1,
+            }
+        ],
+        "roles": {"prefill": {"desired": 2, "current": 2, "gated": 2, "scheduled": 0, "ready": 0, "summary": "0/2"}},
+        "groups": {"prefill": {"replicas": 2}},
+        "placement": {
+            "domain": "d1",
+            "level": "nvidia.com/gpu.clique",
+            "score": 0.5,
+            "message": "m",
+            "bestDomain": "d2",
+            "missing": {"nvidia.com/gpu": "1"},
+            "attempts": 3,
+            "lastAttemptTime": "2026-01-01T00:00:00Z",
+            "excludedDomains": ["d3"],
+            "assignments": [{"uid": "u", "pod": "p", "node": "n"}],
+        },
+        "router": {"desired": 1, "ready": 1, "summary": "1/1"},
+        "endpoint": "http://statusful-router.default:8000",
+        "revision": "abc",
+    }
+    patch = {"apiVersion": "disagg.dev/v1alpha1", "kind": "DisaggDeployment", "metadata": {"name": "statusful"}}
+    kube(
+        "apply", "--server-side", "--subresource=status", "--field-manager=disagg-operator", "-f", "-",
+        stdin=yaml.safe_dump({**patch, "status": status}),
+    )  # fmt: skip
+    stored = kube.get("dd", "statusful")
+    assert stored is not None
+    assert stored["status"] == status
+    assert DisaggDeployment.model_validate(stored).status.to_dict() == status
+
+    line = kube("get", "dd", "statusful").splitlines()
+    assert line[0].split() == ["NAME", "MODEL", "READY", "REASON", "PREFILL", "DECODE", "DOMAIN", "AGE"]
+    assert line[1].split()[:5] == ["statusful", "opt-13b", "False", "InstancesNotScheduled", "0/2"]
+    assert "0/2" in kube("get", "disagg")
+    assert "2 of 2 wait" in kube("get", "dd", "-o", "wide")
+
+
+def test_two_writers_own_conditions_of_their_own(kube: Kube, rule_base: Build) -> None:
+    kube.apply(rule_base("DisaggDeployment", {"metadata": {"name": "shared"}}))
+    for manager, type_ in (("disagg-operator", "Ready"), ("disagg-planner", "MetricsAvailable")):
+        condition = {"type": type_, "status": "True", "reason": "Because", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        document = {
+            "apiVersion": "disagg.dev/v1alpha1",
+            "kind": "DisaggDeployment",
+            "metadata": {"name": "shared"},
+            "status": {"conditions": [condition]},
+        }
+        kube(
+            "apply", "--server-side", "--subresource=status", f"--field-manager={manager}", "-f", "-",
+            stdin=yaml.safe_dump(document),
+        )  # fmt: skip
+    assert kube.condition("dd", "shared", "Ready")
+    assert kube.condition("dd", "shared", "MetricsAvailable")
+
+
+def test_groups_scale_through_the_subresource(kube: Kube, rule_base: Build) -> None:
+    kube.apply(rule_base("DisaggGroup", {"metadata": {"name": "scaled"}}))
+    kube("scale", "dg/scaled", "--replicas=3")
+    group = kube.get("dg", "scaled")
+    assert group is not None
+    assert group["spec"]["replicas"] == 3
+    answer = kube("scale", "dg/scaled", "--replicas=1025", check=False)
+    assert "1024" in answer
+    status = {"status": {"replicas": 2, "readyReplicas": 1, "selector": "disagg.dev/leader=true"}}
+    kube("patch", "dg", "scaled", "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    path = f"/apis/disagg.dev/v1alpha1/namespaces/{kube.namespace}/disagggroups/scaled/scale"
+    scale = json.loads(kube.raw(path))
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 2, "selector": "disagg.dev/leader=true"}
+
+
+def test_explain_teaches(kube: Kube) -> None:
+    assert "Time to first token, seconds." in kube("explain", "dd.spec.slo")
+    assert "default" in kube("explain", "dd.spec.placement.levels") or "List" in kube(
+        "explain", "dd.spec.placement.levels"
+    )
+
+
+def test_hc1_crds_are_upgraded_in_place(kube: Kube, rule_base: Build, crds: Kube) -> None:
+    """A field that an older CRD lacks is kept after the CRD of this version was applied over it."""
+    crd = yaml.safe_load(generated_files(version="0")["crds/disagg.dev_disagggroups.yaml"])
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["updatedReplicas"]
+    kube.apply(rule_base("DisaggGroup", {"metadata": {"name": "upgraded"}}))
+    patch = json.dumps({"status": {"updatedReplicas": 1}})
+
+    def kept() -> bool:
+        kube("patch", "dg", "upgraded", "--subresource=status", "--type=merge", "-p", patch)
+        group = kube.get("dg", "upgraded")
+        return bool(group and "updatedReplicas" in group.get("status", {}))
+
+    apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+    kube(*apply, stdin=yaml.safe_dump(crd))
+    try:
+        wait_until(lambda: not kept_after_clearing(kube, kept), "the old schema prunes", timeout_seconds=60)
+    finally:
+        kube(*apply, stdin=generated_files(version="0")["crds/disagg.dev_disagggroups.yaml"])
+    wait_until(kept, "the new schema keeps the field", timeout_seconds=60)
+
+
+def kept_after_clearing(kube: Kube, kept: Callable[[], bool]) -> bool:
+    kube(
+        "patch", "dg", "upgraded", "--subresource=status", "--type=merge", "-p", '{"status": {"updatedReplicas": null}}'
+    )
+    return kept()
