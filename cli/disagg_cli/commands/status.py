@@ -1,0 +1,102 @@
+"""`disagg status`: what runs under `disagg up`, why, and where its logs are."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from disagg_cli.parsing import Parser, count
+from disagg_cli.runtimes import find_runtime, read_status
+from disagg_contract.control import Condition, Event, RuntimeStatus
+
+DESCRIPTION = """\
+Shows the deployment that `disagg up` runs: roles with ready and wanted instances, where the router is, what the planner
+decided last and why, and where the logs are. (On Kubernetes: kubectl get dd,dg and kubectl describe dd NAME.)
+"""
+
+EXAMPLES = (
+    "disagg status",
+    "disagg status demo --json",
+    "watch disagg status --events 3",
+)
+
+PLANNER_CONDITIONS = ("MetricsAvailable", "ScalingActive")
+
+
+def configure(parser: Parser, name: str) -> None:
+    """Add the arguments."""
+    parser.add_argument("deployment", nargs="?", help="name of the deployment (default: the only one that runs)")
+    parser.add_argument("--state-dir", metavar="DIR", help="its state folder, where disagg up was given one")
+    parser.add_argument("--events", type=count, default=8, metavar="N", help="newest events to show (default 8)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(arguments: argparse.Namespace, name: str) -> int:
+    """Print it; 0 when all instances are ready, 1 when some are not."""
+    status = read_status(find_runtime(name=arguments.deployment, state_dir=arguments.state_dir))
+    if arguments.json:
+        print(status.to_json().decode())
+    else:
+        print_status(status, Console(), events=arguments.events, clock=time.time)
+    return 0 if is_ready(status) else 1
+
+
+def is_ready(status: RuntimeStatus) -> bool:
+    """Whether every group has the instances it wants, all of them serving."""
+    return bool(status.groups) and all(group.ready >= group.replicas == group.current for group in status.groups)
+
+
+def print_status(status: RuntimeStatus, console: Console, *, events: int, clock: Callable[[], float]) -> None:
+    """Print the status for a person."""
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, highlight=False, soft_wrap=True)
+
+    say(f"[bold]{escape(status.deployment)}[/bold] serves {escape(status.model)} at {escape(status.router_url)}")
+    groups = _table("role", "ready", "wanted", "exist")
+    for group in status.groups:
+        groups.add_row(group.role.value, str(group.ready), str(group.replicas), str(group.current))
+    console.print(groups)
+    instances = _table("instance", "state", "pid", "url", "log")
+    for instance in status.instances:
+        instances.add_row(instance.name, instance.state, str(instance.pid), instance.url, escape(instance.log))
+    console.print(instances, soft_wrap=True)
+    for condition in status.conditions:
+        owner = "planner: " if condition.type in PLANNER_CONDITIONS else ""
+        say(f"{owner}{show_condition(condition)}", style="" if condition.status == "True" else "yellow")
+    newest = status.events[-events:]
+    if newest:
+        say("events:")
+    for moment, event in newest:
+        say(f"  {show_age(clock() - moment):>5} ago  {show_event(event)}")
+    say(f"logs and state: {escape(status.state_dir)}; control API: {escape(status.control_url)}")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, no_wrap=True, overflow="ignore")
+    return table
+
+
+def show_condition(condition: Condition) -> str:
+    """One line: type, status, reason and message."""
+    return escape(f"{condition.type} {condition.status} ({condition.reason}) {condition.message}".rstrip())
+
+
+def show_event(event: Event) -> str:
+    """One line: reason and message."""
+    return escape(f"{event.reason}: {event.message}")
+
+
+def show_age(seconds: float) -> str:
+    """An age in one unit: 12s, 3m, 2h."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    return f"{whole // 60}m" if whole < 7200 else f"{whole // 3600}h"
