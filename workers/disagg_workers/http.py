@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.typedefs import Handler
@@ -41,6 +42,14 @@ from disagg_workers.service import Service
 from disagg_workers.telemetry import Telemetry
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a request got: taken into the engine, and its stream, once the head is out."""
+
+    accepted: bool = False
+    stream: web.StreamResponse | None = None
 
 
 class Front:
@@ -98,15 +107,16 @@ class Front:
         arrival = self._driver.clock.now()
         self._telemetry.started()
         outcome = Outcome.CANCELLED
+        progress = _Progress()
         try:
-            response = await self._answer(http, endpoint, arrival)
+            response = await self._answer(http, endpoint, arrival, progress)
             outcome = Outcome.COMPLETED
         except ApiError as error:
-            outcome = Outcome.FAILED if http.get("accepted") else _refusal(error)
-            if http.get("streaming") is None:
+            outcome = Outcome.FAILED if progress.accepted else _refusal(error)
+            if progress.stream is None:
                 raise
             # The stream's head is out already; the error went into the stream itself.
-            response = http["streaming"]
+            response = progress.stream
         except (ClientConnectionResetError, ConnectionResetError):
             response = web.Response(status=499)
         except web.HTTPRequestEntityTooLarge:
@@ -118,16 +128,18 @@ class Front:
             self._telemetry.ended(outcome)
         return response
 
-    async def _answer(self, http: web.Request, endpoint: Endpoint, arrival: float) -> web.StreamResponse:
+    async def _answer(
+        self, http: web.Request, endpoint: Endpoint, arrival: float, progress: "_Progress"
+    ) -> web.StreamResponse:
         request = parse_request(endpoint, await http.read())
         if self._service.is_skipped(request):
             return self._nothing_kept(endpoint, len(request.prompts))
         generation = self._service.accept(request, arrival_seconds=arrival)
-        http["accepted"] = True
+        progress.accepted = True
         delivered = False
         try:
             if request.stream:
-                response = await self._stream(http, generation)
+                response = await self._stream(http, generation, progress)
             else:
                 response = await self._whole(http, generation)
             delivered = True
@@ -171,7 +183,7 @@ class Front:
         await response.write_eof()
         return response
 
-    async def _stream(self, http: web.Request, generation: Generation) -> web.StreamResponse:
+    async def _stream(self, http: web.Request, generation: Generation, progress: "_Progress") -> web.StreamResponse:
         request = generation.request
         writer = StreamWriter(
             request.endpoint,
@@ -183,7 +195,7 @@ class Front:
         fresh = await generation.next()
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(http)
-        http["streaming"] = response
+        progress.stream = response
         opened: set[int] = set()
         try:
             while fresh:

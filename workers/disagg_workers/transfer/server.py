@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from disagg_contract.errors import DocumentError
-from disagg_contract.transfer import Ack, Block, End, Frame, FrameReader, Pull, Refused, Renew, encode_frame
+from disagg_contract.transfer import Ack, End, Frame, FrameReader, Pull, Refused, Renew, encode_frame
 from disagg_workers.contents import ContentStore
 from disagg_workers.transfer.payload import seal
 from disagg_workers.transfer.pins import Pin, PinTable
@@ -85,15 +85,11 @@ class PullServer:
             # The last block may have grown beyond the prompt.
             content = content.first(pin.tokens - place[block_id] * self._store.block_tokens)
             block = seal(index=index, content=content, wire_bytes=self._wire_bytes)
-            writer.write(encode_frame(self.outgoing(block)))
+            writer.write(encode_frame(block))
             if index % _FLUSH_BLOCKS == _FLUSH_BLOCKS - 1:
                 self._pins.get(pull.transfer_id)
                 await writer.drain()
         await self._send(writer, End(len(pull.block_ids)))
-
-    def outgoing(self, block: Block) -> Block:
-        """A block on its way out; a place to damage it in tests of the receiver."""
-        return block
 
     def _check(self, pull: Pull) -> tuple[Refused | None, Pin | None]:
         if pull.engine_id != self._engine_id:
