@@ -191,7 +191,7 @@ class Placement(Model):
 
     rules = (
         Rule(
-            cel="self.levels.all(a, self.levels.exists_one(b, a == b))",
+            cel="!has(self.levels) || self.levels.all(a, self.levels.exists_one(b, a == b))",
             message="levels must not repeat a label key",
             holds=lambda self: len(set(self.levels)) == len(self.levels),
             field="levels",

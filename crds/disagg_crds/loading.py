@@ -102,9 +102,8 @@ def _problem(kind: type[BaseModel], details: ErrorDetails) -> Problem:
 
 def _path(loc: Sequence[int | str]) -> str:
     path = ""
-    for part in loc:
-        if part == "[key]":
-            continue
+    # What is wrong with a key is said of the map: the key itself is the value that is shown.
+    for part in loc[:-2] if loc[-1:] == ("[key]",) else loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path
 

@@ -31,6 +31,27 @@ _KEPT: Final = (
     "minProperties",
     "maxProperties",
 )
+# Said another way, or of no use to an API server.
+_TRANSLATED: Final = frozenset(
+    {
+        "$defs",
+        "additionalProperties",
+        "const",
+        "default",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "items",
+        "patternProperties",
+        "properties",
+        "propertyNames",
+        "readOnly",
+        "required",
+        "title",
+    }
+)
+KEY_MESSAGE: Final = (
+    "keys must be label keys: an optional DNS prefix and '/', then at most 63 letters, digits, '-', '_', '.'"
+)
 
 
 def structural_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
@@ -46,6 +67,9 @@ class _Converter:
 
     def convert(self, node: Schema) -> Schema:
         node = self._resolved(node)
+        unknown = {key for key in node if not key.startswith("x-kubernetes-")} - set(_KEPT) - _TRANSLATED
+        if unknown:
+            raise ValueError(f"no translation for {sorted(unknown)} in {node}")
         result: Schema = {key: node[key] for key in _KEPT if key in node}
         if "description" in result:
             result["description"] = " ".join(result["description"].split())
@@ -61,6 +85,13 @@ class _Converter:
             result["items"] = self.convert(node["items"])
         if isinstance(node.get("additionalProperties"), dict):
             result["additionalProperties"] = self.convert(node["additionalProperties"])
+        if "patternProperties" in node:
+            # A structural schema cannot constrain keys; a rule can.
+            ((pattern, child),) = node["patternProperties"].items()
+            result["additionalProperties"] = self.convert(child)
+            result["x-kubernetes-validations"] = [
+                {"message": KEY_MESSAGE, "rule": f"self.all(key, key.size() <= 317 && key.matches('{pattern}'))"}
+            ]
         if "properties" in node:
             self._convert_properties(node, result)
         return result

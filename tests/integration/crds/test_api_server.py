@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from disagg_crds import DisaggDeployment, load_deployment, read_deployment
-from disagg_crds.generate import generated_files
+from disagg_crds.generate import distribution_version, generated_files
 from tests.support.kube import Kube, wait_until
 
 Document = dict[str, Any]
 Build = Callable[[str, Document], Document]
+VERSION = distribution_version("disagg")
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
 
 
@@ -112,7 +113,7 @@ def test_op9_what_the_status_models_write_is_kept(kube: Kube, rule_base: Build) 
             "attempts": 3,
             "lastAttemptTime": "2026-01-01T00:00:00Z",
             "excludedDomains": ["d3"],
-            "assignments": [{"uid": "u", "pod": "p", "node": "n"}],
+            "assignments": [{"uid": "u-1", "pod": "chat-1", "node": "node-1"}],
         },
         "router": {"desired": 1, "ready": 1, "summary": "1/1"},
         "endpoint": "http://statusful-router.default:8000",
@@ -171,14 +172,12 @@ def test_groups_scale_through_the_subresource(kube: Kube, rule_base: Build) -> N
 
 def test_explain_teaches(kube: Kube) -> None:
     assert "Time to first token, seconds." in kube("explain", "dd.spec.slo")
-    assert "default" in kube("explain", "dd.spec.placement.levels") or "List" in kube(
-        "explain", "dd.spec.placement.levels"
-    )
+    assert "Node label keys from the widest to the narrowest domain." in kube("explain", "dd.spec.placement.levels")
 
 
 def test_hc1_crds_are_upgraded_in_place(kube: Kube, rule_base: Build, crds: Kube) -> None:
     """A field that an older CRD lacks is kept after the CRD of this version was applied over it."""
-    crd = yaml.safe_load(generated_files(version="0")["crds/disagg.dev_disagggroups.yaml"])
+    crd = yaml.safe_load(generated_files(version=VERSION)["crds/disagg.dev_disagggroups.yaml"])
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     del schema["properties"]["status"]["properties"]["updatedReplicas"]
     kube.apply(rule_base("DisaggGroup", {"metadata": {"name": "upgraded"}}))
@@ -194,7 +193,7 @@ def test_hc1_crds_are_upgraded_in_place(kube: Kube, rule_base: Build, crds: Kube
     try:
         wait_until(lambda: not kept_after_clearing(kube, kept), "the old schema prunes", timeout_seconds=60)
     finally:
-        kube(*apply, stdin=generated_files(version="0")["crds/disagg.dev_disagggroups.yaml"])
+        kube(*apply, stdin=generated_files(version=VERSION)["crds/disagg.dev_disagggroups.yaml"])
     wait_until(kept, "the new schema keeps the field", timeout_seconds=60)
 
 
