@@ -68,8 +68,8 @@ cluster-status:  ## Show its components, nodes, images and logs
 	$(CLUSTER) status $(CLUSTER_FLAGS)
 
 .PHONY: image
-image:  ## Build the container image and load it into the embedded cluster
-	$(CLUSTER) load-image $(CLUSTER_FLAGS)
+image:  ## Build the container images and put them into the embedded cluster
+	$(CLUSTER) images $(CLUSTER_FLAGS)
 
 .PHONY: wheel
 wheel: install  ## Build the wheel into dist/

@@ -33,6 +33,7 @@ else
   trap 'exit 130' INT TERM
   "${cluster[@]}" up --state "$state" --nodes 2 --gpus 8
   "${cluster[@]}" images --state "$state"
+  export DISAGG_EMBEDDED=1
   eval "$("${cluster[@]}" kubeconfig --state "$state" --export)"
 fi
 "$python" -m pytest "$@"

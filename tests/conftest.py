@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.kube import Kube
 
 STAGES = ("unit", "contract", "integration", "e2e")
+LEFT_OUT = pytest.StashKey[list[str]]()
 ROOT = Path(__file__).parent.parent
 
 # A loaded machine must not turn a slow example into a failure.
@@ -25,11 +26,23 @@ def stage(item: pytest.Item) -> str:
     return item.path.relative_to(ROOT / "tests").parts[0]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: STAGES.index(stage(item)))
+    if not os.environ.get("DISAGG_EMBEDDED"):
+        left_out = [item for item in items if item.get_closest_marker("embedded")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[LEFT_OUT] = [item.nodeid for item in left_out]
     for item in items:
         if stage(item) in ("integration", "e2e"):
             item.add_marker(getattr(pytest.mark, stage(item)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for name in config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(
+            f"left out, because it starts an embedded cluster and DISAGG_EMBEDDED is not set: {name}"
+        )
 
 
 @pytest.fixture(scope="session")
