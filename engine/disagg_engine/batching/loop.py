@@ -1,8 +1,8 @@
 """The batching loop of one instance.
 
 What flows in: requests, ends, arrivals of KV, and the time. What flows out: iterations with their start and end, the
-tokens they emit, and transfers to start. The loop owns the queue, the running set and the KV ledger, and decides who
-takes part in which iteration; the policy composes an iteration, the time model prices it.
+tokens they emit, and transfers to start. The roster knows where each request is and holds its room, the composer says
+who takes part in the next iteration, the time model prices it; the loop brings them together on the engine's clock.
 
 Invariants. Every submitted request is in exactly one place (case WB3). The queue is first come first served: nobody
 overtakes a request that waits for room. Whatever may make new work possible marks the loop, and `next_seconds` then
@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 
-from disagg_contract.config import Admission
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.policies import Composer, Take, composer_for
+from disagg_engine.batching.roster import Roster
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import (
     Admitted,
@@ -36,13 +36,7 @@ from disagg_engine.batching.types import (
     Transfer,
     Work,
 )
-from disagg_engine.errors import (
-    ClockError,
-    DuplicateRequestError,
-    RequestTooLargeError,
-    SettingError,
-    UnknownRequestError,
-)
+from disagg_engine.errors import ClockError, SettingError
 from disagg_engine.kv.protocol import KvLedger
 from disagg_engine.timemodel.shapes import BatchShape, Chunk, TimeModel
 
@@ -60,24 +54,15 @@ class BatchingLoop:
         self.ledger = ledger
         self._time_model = time_model
         self._composer: Composer = composer_for(config)
+        self._roster = Roster(config=config, ledger=ledger)
         self._slowdown = 1.0
         self.set_slowdown(slowdown)
-        self._live: dict[str, Sequence] = {}
-        self._waiting: deque[Sequence] = deque()
-        self._pulling: dict[str, Sequence] = {}
-        self._running: dict[str, Sequence] = {}
-        self._holding: dict[str, Sequence] = {}
-        self._ended: list[Sequence] = []
         self._in_flight: deque[tuple[Iteration, list[Sequence]]] = deque()
-        self._transfers: list[Transfer] = []
         self._number = 0
         self._plan_seconds = float("-inf")
         self._submit_seconds = float("-inf")
         self._free_seconds = float("-inf")
         self._wake_seconds: float | None = None
-        self._submitted = self._refused = 0
-        self._preemptions = self._queried = self._hit = 0
-        self._ends = dict.fromkeys(EndReason, 0)
 
     # ---- what the driver reports -------------------------------------------------------------------------------
 
@@ -86,104 +71,71 @@ class BatchingLoop:
 
         Raises RequestTooLargeError if it can never fit (case WB2), DuplicateRequestError, ClockError.
         """
-        if request.request_id in self._live:
-            raise DuplicateRequestError(request.request_id)
-        if now < self._submit_seconds:
+        if not now >= self._submit_seconds:
             raise ClockError(what="request submitted", now_seconds=now, seen_seconds=self._submit_seconds)
-        self._submitted += 1
-        needed = self.needed_tokens(request)
-        if needed > self.ledger.capacity_tokens:
-            self._refused += 1
-            raise RequestTooLargeError(
-                request_id=request.request_id, needed_tokens=needed, capacity_tokens=self.ledger.capacity_tokens
-            )
+        self._roster.enter(request, now=now)
         self._submit_seconds = now
-        sequence = Sequence(request, arrival_seconds=now)
-        self._live[request.request_id] = sequence
-        self._waiting.append(sequence)
         self._mark(now)
 
     def needed_tokens(self, request: Request) -> int:
         """KV room the request may need at most: the last token's KV is never written, but `reserve` counts it."""
-        spare = 0 if self.config.admission is Admission.RESERVE else 1
-        return request.prompt_tokens + request.max_tokens - spare
+        return self._roster.needed_tokens(request)
 
     def finish(self, request_id: str, *, now: float) -> None:
         """End a request early, as its text demands (end of answer, stop string). With `keep_kv` its KV stays pinned.
 
         A request that has reached max_tokens has ended already; finishing it again changes nothing.
         """
-        sequence = self._get(request_id)
-        if sequence.ended:
-            return
-        self._end(sequence, EndReason.STOP, now=now)
+        sequence = self._roster.get(request_id)
+        if not sequence.ended:
+            self._end(sequence, EndReason.STOP, now=now)
 
     def cancel(self, request_id: str, *, now: float) -> None:
         """Drop a request wherever it is, its pinned KV included. Its share of an iteration in flight is lost."""
-        self._end(self._get(request_id), EndReason.CANCELLED, now=now)
+        self._end(self._roster.get(request_id), EndReason.CANCELLED, now=now)
 
     def fail(self, request_id: str, *, now: float) -> None:
         """As `cancel`, but counted as failed."""
-        self._end(self._get(request_id), EndReason.FAILED, now=now)
+        self._end(self._roster.get(request_id), EndReason.FAILED, now=now)
 
     def release(self, request_id: str, *, now: float) -> bool:
         """Unpin the KV of an ended `keep_kv` request: pulled, or its lease ran out. False if nothing was pinned."""
-        sequence = self._holding.pop(request_id, None)
-        if sequence is None:
-            return False
-        del self._live[request_id]
-        self.ledger.close(request_id)
-        self._mark(now)
-        return True
+        released = self._roster.release(request_id)
+        if released:
+            self._mark(now)
+        return released
 
     def kv_arrived(self, request_id: str, *, now: float, first_token: FirstToken) -> Emission | None:
         """The pull of this request's KV is complete; it joins the next iteration.
 
-        With `LOGITS` its first token exists at once and is returned; otherwise None.
+        With `LOGITS` its first token exists at once and is returned; otherwise None. Raises UnknownRequestError if the
+        request is not being pulled.
         """
-        sequence = self._pulling.pop(request_id, None)
-        if sequence is None:
-            raise UnknownRequestError(request_id)
-        sequence.remote = False
-        sequence.ready_seconds = now
-        prompt = sequence.request.prompt_tokens
-        self._running[request_id] = sequence
+        sequence = self._roster.arrived(request_id, now=now)
         self._mark(now)
+        # Without logits the prompt's last token is left out, to be computed again for them.
+        sequence.computed = sequence.request.prompt_tokens - (first_token is FirstToken.STEP)
+        self.ledger.commit(request_id, sequence.computed)
         if first_token is FirstToken.STEP:
-            sequence.computed = prompt - 1
-            self.ledger.commit(request_id, prompt - 1)
             return None
-        sequence.computed = prompt
-        self.ledger.commit(request_id, prompt)
-        sequence.generated = 1
-        emission = None
+        emission = self._emit(sequence, now)
         if first_token is FirstToken.LOGITS:
-            sequence.first_token_seconds = now
-            emission = Emission(request_id, 1, now, sequence.request.max_tokens == 1)
-        if sequence.request.max_tokens == 1:
-            self._mark_ended(sequence)
-        return emission
+            return emission
+        sequence.first_token_seconds = None  # the prefill leg's affair
+        return None
 
     def kv_failed(self, request_id: str, *, now: float) -> None:
         """The pull failed: give the room back and compute the prompt here, ahead of the queue (case WB11).
 
-        A driver that would rather fail the request calls `fail`.
+        A driver that would rather fail the request calls `fail`. Raises UnknownRequestError if it is not being pulled.
         """
-        sequence = self._pulling.pop(request_id, None)
-        if sequence is None:
-            raise UnknownRequestError(request_id)
-        self.ledger.close(request_id)
-        sequence.remote = False
-        sequence.ready_seconds = now
-        sequence.computed = 0
-        self._waiting.appendleft(sequence)
+        self._roster.pull_failed(request_id, now=now)
         self._mark(now)
 
     def add_block_keys(self, request_id: str, keys: SequenceOf[Hashable]) -> None:
         """Name the next full blocks of a live request as its output grows, so that they become reusable."""
-        sequence = self._get(request_id)
-        sequence.keys.extend(keys)
-        if request_id in self._running or request_id in self._pulling or request_id in self._holding:
+        self._roster.get(request_id).keys.extend(keys)
+        if self._roster.has_room(request_id):
             self.ledger.add_keys(request_id, keys)
 
     def set_slowdown(self, factor: float) -> None:
@@ -219,22 +171,20 @@ class BatchingLoop:
 
     def start_transfers(self, *, now: float) -> tuple[Transfer, ...]:
         """Reserve room for pulled requests at the head of the queue; may be called at any time, each is told once."""
-        self._close_ended()
-        while self._waiting and self._waiting[0].remote and self._admit_head(now=now):
-            pass
-        transfers, self._transfers = tuple(self._transfers), []
-        return transfers
+        self._roster.close_ended()
+        self._roster.admit_pulls(now=now)
+        return self._roster.take_transfers()
 
     def plan(self, *, now: float) -> Plan:
         """Compose and start the next iteration at `now`, if the first stage is free and there is work.
 
-        `now` never lies before an earlier plan's. Requests that arrived after `now` do not take part.
+        `now` never lies before an earlier plan's (ClockError). Requests that arrived after `now` do not take part.
         """
-        if now < self._plan_seconds:
+        if not now >= self._plan_seconds:
             raise ClockError(what="plan", now_seconds=now, seen_seconds=self._plan_seconds)
         self._plan_seconds = now
-        self._close_ended()
-        view = _View(self, now=now)
+        self._roster.close_ended()
+        view = _View(self._roster, now=now)
         iteration = None
         if len(self._in_flight) < self.config.pipeline and now >= self._free_seconds:
             takes = self._composer.compose(view)
@@ -257,11 +207,11 @@ class BatchingLoop:
 
     def __contains__(self, request_id: object) -> bool:
         """Whether a request of this id is live: waiting, pulling, running, or ended with its KV pinned."""
-        return request_id in self._live
+        return request_id in self._roster
 
     def holds(self, request_id: str) -> bool:
         """Whether the KV of this ended request is still pinned."""
-        return request_id in self._holding
+        return self._roster.holds(request_id)
 
     def block_ids(self, request_id: str) -> SequenceOf[int]:
         """Physical blocks of a request that has room, valid until it ends and `plan` is called (or it is released)."""
@@ -269,7 +219,7 @@ class BatchingLoop:
 
     def admitted(self, request_id: str) -> Admitted:
         """Times and counts of a live request."""
-        sequence = self._get(request_id)
+        sequence = self._roster.get(request_id)
         return Admitted(
             arrival_seconds=sequence.arrival_seconds,
             admitted_seconds=sequence.admitted_seconds,
@@ -281,28 +231,9 @@ class BatchingLoop:
 
     def counts(self) -> Counts:
         """Where the requests are."""
-        return Counts(
-            submitted=self._submitted,
-            refused=self._refused,
-            waiting=len(self._waiting),
-            pulling=len(self._pulling),
-            running=len(self._running) - len(self._ended),
-            finished=self._ends[EndReason.LENGTH] + self._ends[EndReason.STOP],
-            cancelled=self._ends[EndReason.CANCELLED],
-            failed=self._ends[EndReason.FAILED],
-            holding=len(self._holding),
-            preemptions=self._preemptions,
-            prefix_queried_tokens=self._queried,
-            prefix_hit_tokens=self._hit,
-        )
+        return self._roster.counts()
 
     # ---- inside ------------------------------------------------------------------------------------------------
-
-    def _get(self, request_id: str) -> Sequence:
-        try:
-            return self._live[request_id]
-        except KeyError:
-            raise UnknownRequestError(request_id) from None
 
     def _mark(self, now: float) -> None:
         """An input at `now` may have made work possible."""
@@ -310,13 +241,18 @@ class BatchingLoop:
             self._wake_seconds = now
 
     def _next_ready(self, *, now: float) -> float | None:
-        """When to plan again although nothing is reported: a later arrival known already, or a pipeline stage free."""
+        """When to plan again although nothing is reported: a pipeline stage gets free, or somebody known is ready."""
         if self._free_seconds > now:
             return self._free_seconds
-        later = [s.ready_seconds for s in self._running.values() if s.ready_seconds > now]
-        if self._waiting and self._waiting[0].ready_seconds > now:
-            later.append(self._waiting[0].ready_seconds)
+        later = [sequence.ready_seconds for sequence in self._roster.running() if sequence.ready_seconds > now]
+        head = self._roster.head()
+        if head is not None and head.ready_seconds > now:
+            later.append(head.ready_seconds)
         return min(later, default=None)
+
+    def _end(self, sequence: Sequence, reason: EndReason, *, now: float) -> None:
+        self._roster.end(sequence, reason)
+        self._mark(now)
 
     def _emit(self, sequence: Sequence, seconds: float) -> Emission:
         sequence.generated += 1
@@ -324,99 +260,8 @@ class BatchingLoop:
             sequence.first_token_seconds = seconds
         last = sequence.generated >= sequence.request.max_tokens
         if last:
-            self._mark_ended(sequence)
+            self._roster.end_by_length(sequence)
         return Emission(sequence.request_id, sequence.generated, seconds, last)
-
-    def _mark_ended(self, sequence: Sequence) -> None:
-        sequence.ended = True
-        self._ended.append(sequence)
-        self._ends[EndReason.LENGTH] += 1
-
-    def _close_ended(self) -> None:
-        if not self._ended:
-            return
-        for sequence in self._ended:
-            del self._running[sequence.request_id]
-            self._put_away(sequence, keep=sequence.request.keep_kv)
-        self._ended.clear()
-
-    def _put_away(self, sequence: Sequence, *, keep: bool) -> None:
-        """The sequence has room and has just left the running set."""
-        if keep:
-            self._holding[sequence.request_id] = sequence
-            return
-        self.ledger.close(sequence.request_id)
-        del self._live[sequence.request_id]
-
-    def _end(self, sequence: Sequence, reason: EndReason, *, now: float) -> None:
-        request_id = sequence.request_id
-        keep = sequence.request.keep_kv and reason is EndReason.STOP
-        self._mark(now)
-        if request_id in self._holding:  # it ended before; only its pin goes
-            if not keep:
-                self.release(request_id, now=now)
-            return
-        if sequence.ended:  # ended by length, not yet put away
-            self._ended.remove(sequence)
-            del self._running[request_id]
-            self._put_away(sequence, keep=keep)
-            return
-        self._ends[reason] += 1
-        sequence.flying = False
-        sequence.ended = True
-        if self._running.pop(request_id, None) is not None:
-            self._put_away(sequence, keep=keep)
-            return
-        if self._pulling.pop(request_id, None) is not None:
-            self._transfers = [t for t in self._transfers if t.request_id != request_id]
-            self.ledger.close(request_id)
-        else:
-            self._waiting.remove(sequence)
-        del self._live[request_id]
-
-    def _active(self) -> int:
-        return len(self._running) - len(self._ended) + len(self._pulling)
-
-    def _admit_head(self, *, now: float) -> bool:
-        """Give the head of the queue room and move it to running, or to pulling; False if it must wait."""
-        sequence = self._waiting[0]
-        if sequence.ready_seconds > now or self._active() >= self.config.max_sequences:
-            return False
-        request = sequence.request
-        known = sequence.known
-        if self.config.admission is Admission.RESERVE:
-            room, headroom = request.prompt_tokens + request.max_tokens, 0
-        else:
-            room = known
-            headroom = int(self.config.watermark * self.ledger.capacity_tokens) if self._active() else 0
-        cached = self.ledger.open(
-            sequence.request_id, tokens=known, room_tokens=room, keys=sequence.keys, headroom_tokens=headroom
-        )
-        if cached is None:
-            return False
-        self._waiting.popleft()
-        self._queried += known
-        self._hit += cached
-        sequence.cached = cached
-        sequence.computed = cached
-        if sequence.admitted_seconds is None:
-            sequence.admitted_seconds = now
-        if sequence.remote:
-            self._pulling[sequence.request_id] = sequence
-            self._transfers.append(
-                Transfer(request_id=sequence.request_id, prompt_tokens=request.prompt_tokens, cached_tokens=cached)
-            )
-        else:
-            self._running[sequence.request_id] = sequence
-        return True
-
-    def _preempt(self, victim: Sequence) -> None:
-        del self._running[victim.request_id]
-        self.ledger.close(victim.request_id)
-        victim.computed = 0
-        victim.preemptions += 1
-        self._preemptions += 1
-        self._waiting.appendleft(victim)
 
     def _start(self, takes: list[Take], *, now: float) -> Iteration:
         self._number += 1
@@ -424,7 +269,7 @@ class BatchingLoop:
         decodes = context = 0
         for sequence, tokens in takes:
             missing = sequence.missing
-            if tokens == 1 and missing == 1 and sequence.computed > 0:
+            if missing == 1 and sequence.computed > 0:
                 decodes += 1
                 context += sequence.computed
             else:
@@ -454,38 +299,35 @@ class BatchingLoop:
 
 
 class _View:
-    """What a composer may see and do while it composes one iteration."""
+    """What a composer may see and do while it composes one iteration (policies.View)."""
 
-    def __init__(self, loop: BatchingLoop, *, now: float) -> None:
-        self._loop = loop
+    def __init__(self, roster: Roster, *, now: float) -> None:
+        self._roster = roster
         self.now = now
         self.preempted: list[str] = []
 
     def candidates(self) -> list[Sequence]:
         now = self.now
-        return [s for s in self._loop._running.values() if not s.flying and not s.ended and s.ready_seconds <= now]
+        return [s for s in self._roster.running() if not s.flying and s.ready_seconds <= now]
 
     def decoding(self) -> int:
-        return sum(1 for s in self._loop._running.values() if s.decodes and not s.ended)
+        return sum(1 for sequence in self._roster.running() if sequence.decodes)
 
     def head(self) -> Sequence | None:
-        waiting = self._loop._waiting
-        while waiting and waiting[0].remote:
-            if not self._loop._admit_head(now=self.now):
-                return None
-        return waiting[0] if waiting and waiting[0].ready_seconds <= self.now else None
+        self._roster.admit_pulls(now=self.now)
+        head = self._roster.head()
+        return None if head is None or head.remote or head.ready_seconds > self.now else head
 
     def head_tokens(self, head: Sequence) -> int:
-        return head.known - self._loop.ledger.match(head.keys, head.known)
+        return head.known - self._roster.ledger.match(head.keys, head.known)
 
     def admit(self) -> bool:
-        return self._loop._admit_head(now=self.now)
+        return self._roster.admit_head(now=self.now)
 
     def make_room(self, sequence: Sequence) -> bool:
-        loop = self._loop
-        while not loop.ledger.grow(sequence.request_id, sequence.computed + 1):
-            victim = next((s for s in reversed(loop._running.values()) if not s.flying and not s.ended), sequence)
-            loop._preempt(victim)
+        while not self._roster.ledger.grow(sequence.request_id, sequence.computed + 1):
+            victim = next((s for s in self._roster.last_admitted() if not s.flying), sequence)
+            self._roster.preempt(victim)
             self.preempted.append(victim.request_id)
             if victim is sequence:
                 return False

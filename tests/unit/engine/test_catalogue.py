@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from disagg_engine.catalogue import Catalogue, normalise, roofline_constants
@@ -124,3 +127,15 @@ def test_constants_are_those_of_the_reference() -> None:
     assert (constants.compute_efficiency, constants.half_efficiency_tokens) == (0.7, 100)
     assert (constants.memory_efficiency, constants.tensor_penalty) == (0.8, 0.15)
     assert (constants.fixed_seconds, constants.reserved_bytes) == (0.001, 6e9)
+
+
+def test_catalogue_alone_brings_in_no_other_part_of_the_engine() -> None:
+    """The operator imports the catalogue and must not pay for the engine."""
+    code = (
+        "import sys, disagg_engine.catalogue as c; c.default(); print(*sorted(m for m in sys.modules if 'disagg' in m))"
+    )
+    paths = [str(path) for path in sys.path if path]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(paths)}
+    )
+    assert {name.split(".")[1] for name in done.stdout.split() if "." in name} == {"catalogue", "errors"}
