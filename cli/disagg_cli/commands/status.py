@@ -25,6 +25,7 @@ EXAMPLES = (
     "watch disagg status --events 3",
 )
 
+READY = "Ready"
 PLANNER_CONDITIONS = ("MetricsAvailable", "ScalingActive")
 
 
@@ -37,7 +38,7 @@ def configure(parser: Parser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
-    """Print it; 0 when all instances are ready, 1 when some are not."""
+    """Print it; 0 when the deployment is ready, 1 when it is not."""
     status = read_status(find_runtime(name=arguments.deployment, state_dir=arguments.state_dir))
     if arguments.json:
         print(status.to_json().decode())
@@ -47,8 +48,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
 
 
 def is_ready(status: RuntimeStatus) -> bool:
-    """Whether every group has the instances it wants, all of them serving."""
-    return bool(status.groups) and all(group.ready >= group.replicas == group.current for group in status.groups)
+    """Whether the deployment serves with all the instances it wants."""
+    return any(condition.type == READY and condition.status == "True" for condition in status.conditions)
 
 
 def print_status(status: RuntimeStatus, console: Console, *, events: int, clock: Callable[[], float]) -> None:

@@ -34,7 +34,7 @@ def status_of(*, ready: int = 2) -> RuntimeStatus:
             InstanceStatus("demo-prefill-0", Role.PREFILL, "Ready", "http://127.0.0.1:8101", 11, "/tmp/demo/p0.log"),
         ),
         conditions=(
-            Condition("Ready", "True", "AllReady", "3 of 3 instances serve"),
+            Condition("Ready", "True" if ready == 2 else "False", "AllReady", f"{ready + 1} of 3 instances serve"),
             Condition("MetricsAvailable", "False", "Stale", "no sample since 14:02"),
         ),
         events=(
