@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.crds import installed_crds
 from tests.support.kube import Kube
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,18 +37,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, CASES[section], ids=names)
 
 
-@pytest.fixture(scope="session")
-def crds(kubeconfig: Path) -> Kube:
-    """The CRDs of this tree, applied as their README line says; they stay, other tests use them too."""
-    kube = Kube(kubeconfig)
-    kube("apply", "--server-side", "--force-conflicts", *(f"--filename={path}" for path in crd_files()))
-    for name in ("disaggdeployments.disagg.dev", "disagggroups.disagg.dev"):
-        kube("wait", f"crd/{name}", "--for=condition=Established", "--timeout=60s")
-    return kube
-
-
-def crd_files() -> list[Path]:
-    return sorted((ROOT / "crds").glob("*.yaml"))
+@pytest.fixture(scope="module")
+def crds(kubeconfig: Path) -> Iterator[Kube]:
+    """`kubectl` on a cluster that knows our kinds."""
+    with installed_crds(kubeconfig) as kube:
+        yield kube
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,28 @@
+"""The CRDs of this tree on a cluster, for tests that need them without the chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from disagg_crds.crd import KINDS
+from tests.support.kube import Kube
+
+FOLDER = Path(__file__).resolve().parents[2] / "crds"
+NAMES = tuple(kind.crd_name for kind in KINDS)
+
+
+@contextmanager
+def installed_crds(kubeconfig: Path) -> Iterator[Kube]:
+    """Apply them; take them away again unless they were there before, because the chart wants to own its CRDs."""
+    kube = Kube(kubeconfig)
+    before = kube("get", "crd", *NAMES, "--ignore-not-found", "-o", "name").split()
+    kube("apply", "--server-side", "--force-conflicts", *(f"--filename={FOLDER / kind.file_name}" for kind in KINDS))
+    for name in NAMES:
+        kube("wait", f"crd/{name}", "--for=condition=Established", "--timeout=60s")
+    try:
+        yield kube
+    finally:
+        if not before:
+            kube("delete", "crd", *NAMES, "--wait=true", "--timeout=60s")
