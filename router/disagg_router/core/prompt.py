@@ -56,7 +56,7 @@ class HashingReader:
             return _sized(estimate_tokens(request), block_tokens)
         try:
             hashes = block_hashes(tokens, block_tokens=block_tokens, root=self._root(request))
-        except OverflowError:
+        except (OverflowError, TypeError):  # ids that are no token ids
             hashes = []
         return PromptView(len(tokens), -(-len(tokens) // block_tokens), hashes)
 
