@@ -21,7 +21,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 
-from disagg_cli.commands.status import is_ready
+from disagg_cli.commands.status import is_ready, last_decision, show_event
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, duration, positive
 from disagg_cli.runtimes import find_runtime, read_status
@@ -98,9 +98,9 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         status = _last_status(folder, status)
         print_report(report, console)
         write_report(report, str(folder / "report.json"))
-    decisions = [event for _, event in status.events]
-    if decisions:
-        say(f"last decision: {escape(decisions[-1].reason)}: {escape(decisions[-1].message)}")
+    decision = last_decision(status)
+    if decision is not None:
+        say(f"planner: {show_event(decision[1])}")
     say("stopped; nothing is left running")
     say(f"[bold]where to look[/bold]: {escape(str(folder))} has the logs, demo.yaml and report.json (every request)")
     say("next: disagg up FILE keeps such a deployment running; disagg status shows it; disagg replay sends it load")

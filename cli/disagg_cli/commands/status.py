@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from disagg_cli.parsing import Parser, count
 from disagg_cli.runtimes import find_runtime, read_status
 from disagg_contract.control import Condition, Event, RuntimeStatus
+from disagg_planner.core.decision import Reason
 
 DESCRIPTION = """\
 Shows the deployment that `disagg up` runs: roles with ready and wanted instances, where the router is, what the planner
@@ -59,17 +59,27 @@ def print_status(status: RuntimeStatus, console: Console, *, events: int, clock:
         console.print(text, style=style, highlight=False, soft_wrap=True)
 
     say(f"[bold]{escape(status.deployment)}[/bold] serves {escape(status.model)} at {escape(status.router_url)}")
-    groups = _table("role", "ready", "wanted", "exist")
-    for group in status.groups:
-        groups.add_row(group.role.value, str(group.ready), str(group.replicas), str(group.current))
-    console.print(groups)
-    instances = _table("instance", "state", "pid", "url", "log")
-    for instance in status.instances:
-        instances.add_row(instance.name, instance.state, str(instance.pid), instance.url, escape(instance.log))
-    console.print(instances, soft_wrap=True)
+    say(
+        columns(
+            ("role", "ready", "wanted", "exist"),
+            [(group.role.value, group.ready, group.replicas, group.current) for group in status.groups],
+        )
+    )
+    say(
+        columns(
+            ("instance", "state", "pid", "url", "log"),
+            [(found.name, found.state, found.pid, found.url, found.log) for found in status.instances],
+        )
+    )
     for condition in status.conditions:
         owner = "planner: " if condition.type in PLANNER_CONDITIONS else ""
         say(f"{owner}{show_condition(condition)}", style="" if condition.status == "True" else "yellow")
+    decision = last_decision(status)
+    if decision is not None:
+        moment, event = decision
+        say(f"planner: last change {show_age(clock() - moment)} ago, {show_event(event)}")
+    elif status.planner_url:
+        say("planner: no change so far")
     newest = status.events[-events:]
     if newest:
         say("events:")
@@ -78,11 +88,18 @@ def print_status(status: RuntimeStatus, console: Console, *, events: int, clock:
     say(f"logs and state: {escape(status.state_dir)}; control API: {escape(status.control_url)}")
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, no_wrap=True, overflow="ignore")
-    return table
+def last_decision(status: RuntimeStatus) -> tuple[float, Event] | None:
+    """The newest event by which the planner explained a change of replicas, with its time."""
+    reasons = {reason.value for reason in Reason}
+    return next((found for found in reversed(status.events) if found[1].reason in reasons), None)
+
+
+def columns(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Aligned columns, each as wide as its widest cell: names and paths are whole, however narrow the terminal."""
+    cells = [list(headings), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(headings))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([f"[bold]{lines[0]}[/bold]", *map(escape, lines[1:])])
 
 
 def show_condition(condition: Condition) -> str:

@@ -39,7 +39,7 @@ def status_of(*, ready: int = 2) -> RuntimeStatus:
         ),
         events=(
             (time.time() - 300, Event("Normal", "Started", "2 prefill [and] 1 decode")),
-            (time.time() - 12, Event("Normal", "ScaledUp", "decode 1 -> 2: TPOT 61 ms is over its SLO")),
+            (time.time() - 12, Event("Normal", "TPOTAboveSLO", "decode 1 -> 2: TPOT 61 ms is over its SLO")),
         ),
     )
 
@@ -102,7 +102,8 @@ def test_it_shows_roles_decisions_and_where_to_look(control: Control, capsys: Ca
         "demo serves llama-3-8b at http://127.0.0.1:8000",
         "planner: MetricsAvailable False (Stale) no sample since 14:02",
         "5m ago  Started: 2 prefill [and] 1 decode",
-        "ago  ScaledUp: decode 1 -> 2: TPOT 61 ms is over its SLO",
+        "ago  TPOTAboveSLO: decode 1 -> 2: TPOT 61 ms is over its SLO",
+        "planner: last change 12s ago, TPOTAboveSLO: decode 1 -> 2: TPOT 61 ms is over its SLO",
         "logs and state: /tmp/demo",
         "http://127.0.0.1:8101",
     ):
@@ -112,7 +113,7 @@ def test_it_shows_roles_decisions_and_where_to_look(control: Control, capsys: Ca
 def test_it_shows_as_many_events_as_asked_for(control: Control, capsys: Captured) -> None:
     assert main(["status", "--events", "1"]) == 0
     out = capsys.readouterr().out
-    assert "ScaledUp" in out
+    assert "TPOTAboveSLO" in out
     assert "Started" not in out
 
 
