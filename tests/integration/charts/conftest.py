@@ -24,10 +24,10 @@ def chart() -> Path:
 def render() -> Render:
     """`render("fakeGpus.enabled=true", ...)`: the documents of release `disagg` in namespace `disagg-system`."""
 
-    def rendered(*values: str, text: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    def rendered(*values: str, text: tuple[str, ...] = (), namespace: str = "disagg-system") -> list[dict[str, Any]]:
         sets = [part for value in values for part in ("--set", value)]
         sets += [part for value in text for part in ("--set-string", value)]
-        out = run(program("helm"), "template", "disagg", str(CHART), "--namespace=disagg-system", *sets)
+        out = run(program("helm"), "template", "disagg", str(CHART), f"--namespace={namespace}", *sets)
         return [document for document in yaml.safe_load_all(out) if document is not None]
 
     return rendered

@@ -18,7 +18,7 @@ from disagg_contract.config import OperatorConfig
 from disagg_contract.settings import parse
 from disagg_operator.render.rights import OPERATOR_RULES
 from disagg_operator.shell.fakegpus import FakeGpusConfig
-from tests.support.kube import ClusterError, Helm, program, run
+from tests.support.kube import ClusterError, Helm, Kube, program, run
 
 Document = dict[str, Any]
 Render = Callable[..., list[Document]]
@@ -62,24 +62,24 @@ def granted(role: Document) -> set[tuple[str, str, str]]:
     }
 
 
-def combinations_of_any_three() -> list[dict[str, bool]]:
-    """Few settings of the switches that put every three of them through all their eight states."""
+def combinations_of_any_two() -> list[dict[str, bool]]:
+    """Few settings of the switches that put every two of them through all their four states."""
     everything = [dict(zip(SWITCHES, states, strict=True)) for states in itertools.product((True, False), repeat=8)]
 
-    def triples(states: dict[str, bool]) -> set[tuple[tuple[str, bool], ...]]:
-        return set(itertools.combinations(states.items(), 3))
+    def pairs(states: dict[str, bool]) -> set[tuple[tuple[str, bool], ...]]:
+        return set(itertools.combinations(states.items(), 2))
 
-    missing = set().union(*map(triples, everything))
+    missing = set().union(*map(pairs, everything))
     chosen = []
     while missing:
-        best = max(everything, key=lambda states: len(triples(states) & missing))
+        best = max(everything, key=lambda states: len(pairs(states) & missing))
         chosen.append(best)
-        missing -= triples(best)
+        missing -= pairs(best)
     return chosen
 
 
 def test_hc5_combinations_of_switches_render(render: Render) -> None:
-    for states in combinations_of_any_three():
+    for states in combinations_of_any_two():
         values = [f"{switch}={str(on).lower()}" for switch, on in states.items()]
         documents = render(*values, "prometheus.url=http://prometheus:9090")
         names = [(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
@@ -321,3 +321,14 @@ def test_notes_tell_the_next_command(
     notes = out.split("NOTES:")[1]
     for text in expected:
         assert text in notes
+
+
+def test_everything_on_is_accepted_and_restricted(render: Render, namespace: Kube) -> None:
+    """Server-side dry run in a namespace that warns of pods below the restricted standard."""
+    namespace("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/warn=restricted")
+    documents = render(*EVERYTHING, "podMonitor.enabled=false", namespace=namespace.namespace)
+    text = yaml.safe_dump_all(documents)
+    answer = namespace("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
+    lines = answer.splitlines()
+    assert len([line for line in lines if line.endswith("(server dry run)")]) == len(documents), answer
+    assert "would violate PodSecurity" not in answer
