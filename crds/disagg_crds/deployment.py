@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from .base import DNS_LABEL_PATTERN, Flag, LabelKey, Model, Number, Rule, Whole
+from .base import CATALOGUE_NAME_PATTERN, DNS_LABEL_PATTERN, Flag, LabelKey, Model, Number, Rule, Whole
 from .meta import API_VERSION, ObjectMeta
 from .roles import PodTemplate, Role, RoleSpec
 from .status import DeploymentStatus
@@ -223,20 +223,11 @@ class Placement(Model):
         return self.preferred or None
 
 
-class LinkType(StrEnum):
-    """What carries KV from prefill to decode."""
-
-    NVLINK = "nvlink"
-    INFINIBAND = "infiniband"
-    ROCE = "roce"
-    ETHERNET = "ethernet"
-
-
 class Link(Model):
     """The modelled link that carries KV from prefill to decode."""
 
-    type: LinkType = LinkType.NVLINK
-    """Kind of link; its bandwidth and latency come from the catalogue."""
+    type: Annotated[str, Field(min_length=1, max_length=63, pattern=CATALOGUE_NAME_PATTERN)] = "nvlink"
+    """Name in the catalogue of links, for example nvlink, ib-400 or eth-100."""
     bandwidth_bytes_per_second: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     """Bandwidth in one direction, bytes per second; absent: the catalogue's."""
 
@@ -287,6 +278,12 @@ class DisaggDeploymentSpec(Model):
             cel="has(self.prefill) || has(self.decode) || has(self.worker)",
             message="give at least one role: prefill with decode, or worker",
             holds=lambda self: bool(self.roles),
+        ),
+        Rule(
+            cel="!has(self.worker) || !has(self.worker.autoscaling) || self.worker.autoscaling.mode == 'external'",
+            message="the planner scales prefill and decode only; give worker replicas, or autoscaling.mode external",
+            holds=lambda self: self.worker is None or not self.worker.planned,
+            field="worker",
         ),
         Rule(
             cel="!has(self.gpuBudget) || " + " + ".join(_cel_start_gpus(role) for role in Role) + " <= self.gpuBudget",
