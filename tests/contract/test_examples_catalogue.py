@@ -1,4 +1,4 @@
-"""The shipped examples, and the notes of the chart, speak of models, GPUs and links that the engine's catalogues know."""
+"""Examples and chart notes speak of models, GPUs and links that the engine's catalogues know."""
 
 from __future__ import annotations
 
