@@ -61,6 +61,8 @@ def parse_inbound(endpoint: Endpoint, raw: bytes) -> Inbound:
     ``model`` is ''.
     """
     try:
+        if not raw.isascii():
+            raw.decode()  # strings are not looked into below, and broken UTF-8 is the client's mistake, not a worker's
         fields = _fields.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"the body is no JSON object: {error}", code="invalid_json") from error

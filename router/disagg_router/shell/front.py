@@ -98,6 +98,7 @@ class Front(asyncio.Protocol):
         self._closing = False
         self._lingering = False
         self._deaf = False
+        self._upgrade: Request | None = None
         self._paused_since: float | None = None
         self._since = 0.0
         self._partial = False
@@ -110,6 +111,7 @@ class Front(asyncio.Protocol):
         self._passed: list[bytes] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._content_length = 0
         self._head_bytes = 0
         self._raw_head_bytes = 0
         self._in_head = True
@@ -172,19 +174,12 @@ class Front(asyncio.Protocol):
         self._site.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._closing or self._deaf or self._refusal is not None:
+        if self._closing or self._refusal is not None:
             return
-        if self._in_head:
-            self._raw_head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 allows; but the parser reads no further
-            self._deaf = True
-            if self._waiting:
-                self._waiting[-1].keep_alive = False
-        except httptools.HttpParserError as error:
-            if self._refusal is None:
-                self._refusal = ApiError(f"malformed HTTP request: {error}")
+        if self._deaf:
+            self._take_unparsed(data)
+        else:
+            self._parse(data)
         if self._in_head and self._raw_head_bytes > self._site.max_head_bytes:
             self._refusal = self._head_too_long()
         if self._answering:
@@ -233,7 +228,8 @@ class Front(asyncio.Protocol):
         if name == b"x-request-id":
             self._request_id = value[:128]
         elif name == b"content-length":
-            if value.isdigit() and int(value) > self._site.max_body_bytes:
+            self._content_length = int(value) if value.isdigit() else 0  # the parser refuses what is no number
+            if self._content_length > self._site.max_body_bytes:
                 self._refusal = self._body_too_long()
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
@@ -256,24 +252,55 @@ class Front(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._refusal is None:
-            self._waiting.append(
-                Request(
-                    method=self._parser.get_method(),
-                    target=_path(self._url),
-                    body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
-                    request_id=self._request_id,
-                    passed=b"".join(self._passed),
-                    keep_alive=self._parser.should_keep_alive(),
-                    chunked_ok=self._parser.get_http_version() != "1.0",
-                    arrived=self._site.now(),
-                )
+            upgrade = self._parser.should_upgrade()
+            request = Request(
+                method=self._parser.get_method(),
+                target=_path(self._url),
+                body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
+                request_id=self._request_id,
+                passed=b"".join(self._passed),
+                keep_alive=self._parser.should_keep_alive() and not upgrade,
+                chunked_ok=self._parser.get_http_version() != "1.0",
+                arrived=self._site.now(),
             )
+            if upgrade:
+                self._upgrade = request
+                return
+            self._waiting.append(request)
             if len(self._waiting) > MAX_PIPELINED:
                 self._refusal = ApiError(f"more than {MAX_PIPELINED} pipelined requests", status=429)
         self._partial = False
         self._reset()
 
     # How.
+
+    def _parse(self, data: bytes) -> None:
+        if self._in_head:
+            self._raw_head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._deaf = True
+            self._take_unparsed(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            if self._refusal is None:
+                self._refusal = ApiError(f"malformed HTTP request: {error}")
+
+    def _take_unparsed(self, data: bytes) -> None:
+        """What follows a head that asks for another protocol.
+
+        The wish is ignored, as RFC 9110 allows (Java's client asks for HTTP/2 with its first request); but the parser
+        reads no further, so the body is collected here and the connection closed after the answer.
+        """
+        request = self._upgrade
+        if request is None:
+            return
+        request.body += data
+        if len(request.body) >= self._content_length:
+            request.body = request.body[: self._content_length]
+            self._upgrade = None
+            self._partial = False
+            self._waiting.append(request)
 
     def _next(self) -> None:
         """Answer what waits, as long as each answer is complete at once."""

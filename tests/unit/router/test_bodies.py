@@ -86,7 +86,9 @@ def test_ap4_every_stream_asks_for_usage(options, asked, sent):
     assert answer_body(unstreamed, None) == unstreamed.raw, "the worker judges it"
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"null", b"{", b'{"a":}', b"\xff\xfe", b'{"model":"\xff"}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"null", b"{", b'{"a":}', b"\xff\xfe", b'{"model":"\xff"}', b'{"prompt":"\xff"}', b"[" * 5000]
+)
 def test_what_is_no_json_object_is_refused_with_400(raw):
     with pytest.raises(ApiError) as caught:
         inbound(raw)
