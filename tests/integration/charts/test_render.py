@@ -130,8 +130,7 @@ def test_hc4_operator_holds_exactly_the_rights_that_it_uses(render: Render) -> N
     lease = named(documents, "Role", "disagg-operator-lease")
     used = {(r.group, resource, verb, r.scope) for r in OPERATOR_RULES for resource in r.resources for verb in r.verbs}
     assert granted(lease) == {right[:3] for right in used if right[3] == "lease"}
-    owners = {("disagg.dev", f"{kind}/finalizers", "update") for kind in ("disaggdeployments", "disagggroups")}
-    assert granted(role) == {right[:3] for right in used if right[3] != "lease"} | owners
+    assert granted(role) == {right[:3] for right in used if right[3] != "lease"}
     assert not any("*" in right for right in granted(role))
 
 
