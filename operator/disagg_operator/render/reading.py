@@ -134,20 +134,21 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + value
 
 
-def use(pod: Manifest, *, node_by_hostname: Mapping[str, str]) -> PodUse | None:
+def use(pod: Manifest) -> PodUse | None:
     """What a pod takes, or None while it takes nothing: finished, gated, or not ours to foresee.
 
-    A pod of ours that is pinned and not bound yet counts on the node it is pinned to.
+    A pod of ours that is pinned and not bound yet counts on the node that it is pinned to.
     """
     if pod.get("status", {}).get("phase") in FINISHED:
         return None
-    node = pod.get("spec", {}).get("nodeName") or ""
-    if not node and not gated(pod) and PLACED_AT in (pod["metadata"].get("annotations") or {}):
-        hostname = (pod["spec"].get("nodeSelector") or {}).get(labels.HOSTNAME, "")
-        node = node_by_hostname.get(hostname, "")
+    metadata, spec = pod["metadata"], pod.get("spec", {})
+    node = spec.get("nodeName") or ""
+    hostname = ""
     if not node:
-        return None
-    return PodUse(pod["metadata"]["uid"], node, tuple(sorted(requests(pod).items())))
+        if gated(pod) or PLACED_AT not in (metadata.get("annotations") or {}):
+            return None
+        hostname = (spec.get("nodeSelector") or {}).get(labels.HOSTNAME, "")
+    return PodUse(metadata["uid"], node, tuple(sorted(requests(pod).items())), hostname)
 
 
 def node_view(node: Manifest) -> NodeView:

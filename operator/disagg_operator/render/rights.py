@@ -27,14 +27,13 @@ class Rule:
         return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
 
 
-ROUTER_RULES = (Rule("", ("pods",), ("get", "list", "watch")),)
+ROUTER_RULES = (Rule("", ("pods",), ("list", "watch")),)
 PLANNER_RULES = (
     Rule(GROUP, ("disaggdeployments",), ("get",)),
-    Rule(GROUP, ("disaggdeployments/status",), ("get", "patch")),
-    Rule(GROUP, ("disagggroups",), ("get", "list")),
-    Rule(GROUP, ("disagggroups/scale",), ("get", "patch", "update")),
-    Rule("", ("pods",), ("get", "list")),
-    Rule("events.k8s.io", ("events",), ("create", "patch")),
+    Rule(GROUP, ("disaggdeployments/status",), ("patch",)),
+    Rule(GROUP, ("disagggroups",), ("get",)),
+    Rule(GROUP, ("disagggroups/scale",), ("get", "update")),
+    Rule("events.k8s.io", ("events",), ("create",)),
 )
 
 OPERATOR_RULES = (
@@ -43,11 +42,13 @@ OPERATOR_RULES = (
     Rule(GROUP, ("disagggroups",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule(GROUP, ("disagggroups/status",), ("get", "patch")),
     Rule(GROUP, ("disagggroups/scale",), ("get", "patch", "update")),
+    # Children block their owner's deletion; where OwnerReferencesPermissionEnforcement is on, saying so needs this.
+    Rule(GROUP, ("disaggdeployments/finalizers", "disagggroups/finalizers"), ("update",)),
     Rule("", ("pods",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule("", ("services", "serviceaccounts"), ("get", "list", "create", "patch", "delete")),
     Rule("apps", ("deployments",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule("rbac.authorization.k8s.io", ("roles", "rolebindings"), ("get", "list", "create", "patch", "delete")),
-    Rule("events.k8s.io", ("events",), ("create", "patch")),
+    Rule("events.k8s.io", ("events",), ("create",)),
     Rule("", ("nodes",), ("get", "list", "watch"), scope="cluster"),
     Rule("", ("namespaces",), ("list", "watch"), scope="cluster"),
     Rule("apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch"), scope="cluster"),

@@ -97,6 +97,19 @@ def test_terminating_pods_still_hold_their_gpus() -> None:
     refused(plan(gang(4), Snapshot.take([node("a1")], [used("a1", 1, "terminating")])))
 
 
+def test_a_pinned_pod_counts_on_the_node_with_its_hostname() -> None:
+    reservation = PodUse("u", "", ((GPU_RESOURCE, 1),), "a1")
+    refused(plan(gang(4), Snapshot.take([node("a1")], [reservation])))
+
+
+def test_an_instance_larger_than_every_node_is_refused_as_such() -> None:
+    result = refused(plan(gang(16), Snapshot.take([node("a1", gpus=8), node("a2", gpus=8)], [])))
+    assert result.reason is Reason.INSUFFICIENT_CAPACITY
+    assert "needs 16 nvidia.com/gpu on one node" in result.message
+    assert "the largest has 8" in result.message
+    assert result.missing == {GPU_RESOURCE: 8}
+
+
 def test_other_resources_count_too() -> None:
     memory = tuple(PodDemand(uid=f"u{n}", name=f"p{n}", role="decode", requests={"memory": 20 << 30}) for n in range(2))
     result = refused(plan(GangRequest(pods=memory, required=GPU_CLIQUE), Snapshot.take([node("a1")], [])))

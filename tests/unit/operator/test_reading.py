@@ -50,19 +50,19 @@ def test_a_pod_through_its_life(live: dict[str, Any]) -> None:
 
 
 def test_a_pinned_pod_is_a_reservation(live: dict[str, Any]) -> None:
-    assert use(live, node_by_hostname={"h1": "n1"}) is None
-    reserved = use(pinned(live), node_by_hostname={"h1": "n1"})
+    assert use(live) is None
+    reserved = use(pinned(live))
     assert reserved is not None
-    assert reserved.node == "n1"
+    assert (reserved.node, reserved.hostname) == ("", "h1")
     assert (labels.GPU_RESOURCE, 1) in reserved.requests
-    assert use(pinned(live, phase="Succeeded"), node_by_hostname={"h1": "n1"}) is None
+    assert use(pinned(live, phase="Succeeded")) is None
 
 
 def test_a_terminating_pod_still_takes_its_share(live: dict[str, Any]) -> None:
     running = pinned(live)
     running["spec"]["nodeName"] = "n1"
     running["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    assert use(running, node_by_hostname={}) is not None
+    assert use(running) is not None
 
 
 def test_requests_are_counted_as_the_scheduler_does() -> None:

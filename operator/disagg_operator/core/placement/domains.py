@@ -33,7 +33,7 @@ def domain_of(node: NodeView, key: str) -> tuple[str, str]:
     if not key:
         return "", ANYWHERE
     value = node.labels.get(key)
-    return (key, value) if value else (HOSTNAME, node.labels.get(HOSTNAME, node.name))
+    return (key, value) if value else (HOSTNAME, node.hostname)
 
 
 def domains(nodes: Iterable[NodeView], key: str | None) -> tuple[Domain, ...]:

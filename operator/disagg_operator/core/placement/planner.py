@@ -14,7 +14,7 @@ from disagg_operator.core.placement.domains import Domain, carries, domains
 from disagg_operator.core.placement.explain import Shortage, explain, shortage
 from disagg_operator.core.placement.packing import STEP_LIMIT, Item, Packing, pack
 from disagg_operator.core.placement.snapshot import NodeView, PodDemand, Snapshot
-from disagg_operator.core.quantity import CPU, MEMORY, PODS
+from disagg_operator.core.quantity import CPU, MEMORY, PODS, show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +136,9 @@ def _no_room(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str]
     usable = [attempt for attempt in failed if attempt.nodes]
     if not usable:
         return NoRoom(Reason.NO_ELIGIBLE_NODES, _nobody(request, snapshot, bool(failed)))
+    oversized = _oversized(request, snapshot, dimensions)
+    if oversized is not None:
+        return oversized
     best = min(usable, key=lambda attempt: (attempt.shortage.rank, attempt.domain.value))
     reason = Reason.INSUFFICIENT_CAPACITY
     message = explain(best.shortage, pods=request.pods, required=request.required, domain=best.domain.value)
@@ -148,6 +151,21 @@ def _no_room(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str]
     if request.excluded:
         message += f"; left out for now: {', '.join(sorted(request.excluded))}"
     return NoRoom(reason, message, best.domain.value, best.shortage.missing, hit)
+
+
+def _oversized(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str]) -> NoRoom | None:
+    """A pod that no node could take even if it were empty: an instance has to fit on one node."""
+    for pod in request.pods:
+        nodes = [node for node in snapshot.nodes if pod.accepts(node)]
+        for resource, need in zip(dimensions, _size(pod, dimensions), strict=True):
+            largest = max((node.allocatable.get(resource, 0) for node in nodes), default=0)
+            if nodes and need > largest:
+                message = (
+                    f"{pod.name} needs {show(resource, need)} {resource} on one node and the largest has "
+                    f"{show(resource, largest)}; instances that span nodes are not supported"
+                )
+                return NoRoom(Reason.INSUFFICIENT_CAPACITY, message, None, {resource: need - largest})
+    return None
 
 
 def _nobody(request: GangRequest, snapshot: Snapshot, any_domain: bool) -> str:

@@ -8,6 +8,7 @@ Amounts are ints as ``core.quantity`` makes them; a pod also uses one of the nod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from disagg_contract.labels import HOSTNAME
 from disagg_operator.core.quantity import PODS
 
 Amounts = Mapping[str, int]
@@ -50,14 +51,23 @@ class NodeView:
     taints: tuple[Taint, ...] = ()
     schedulable: bool = True
 
+    @property
+    def hostname(self) -> str:
+        """Value of ``kubernetes.io/hostname``, which pods are pinned to; on some clouds it is not the node's name."""
+        return self.labels.get(HOSTNAME, self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """What a pod takes from a node; ``requests`` as pairs to keep thousands of them small."""
+    """What a pod takes from a node; ``requests`` as pairs to keep thousands of them small.
+
+    A pod that is pinned and not bound yet has no ``node`` but the ``hostname`` label of the one it waits for.
+    """
 
     uid: str
     node: str
     requests: tuple[tuple[str, int], ...]
+    hostname: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +104,10 @@ class Snapshot:
     def take(nodes: Iterable[NodeView], uses: Iterable[PodUse]) -> "Snapshot":
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
         free = {node.name: dict(node.allocatable) for node in ordered}
+        by_hostname = {node.hostname: node.name for node in ordered}
         seen: set[str] = set()
         for use in uses:
-            left = free.get(use.node)
+            left = free.get(use.node or by_hostname.get(use.hostname, ""))
             if left is None or use.uid in seen:
                 continue
             seen.add(use.uid)

@@ -1,0 +1,125 @@
+"""A slim view of all nodes and all pods, for placement.
+
+Only what planning needs is kept, as small values: thousands of pods cost a few megabytes. Each kind has a list followed
+by a watch with bookmarks; a watch that breaks, or whose version is too old, starts with a new list. When room appears
+(a pod is gone, a node changed) ``freed`` is called, so that a waiting gang is tried again at once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from disagg_operator.core.placement import Ledger, NodeView, PodUse, Snapshot
+from disagg_operator.errors import ApiError
+from disagg_operator.render import reading
+from disagg_operator.shell.kube.api import Api, Object
+from disagg_operator.shell.kube.resources import NODES, PODS, Resource
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 300.0
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+GONE = 410
+
+
+class ClusterView:
+    """Nodes by name and uses by pod UID. ``last_event_age`` tells whether the watches live."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        ledger: Ledger,
+        freed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._freed = freed
+        self._clock = clock
+        self.nodes: dict[str, NodeView] = {}
+        self.uses: dict[str, PodUse] = {}
+        self._synced = {NODES.plural: asyncio.Event(), PODS.plural: asyncio.Event()}
+        self._heard = {NODES.plural: clock(), PODS.plural: clock()}
+
+    async def run(self) -> None:
+        """Follow both kinds until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(NODES, self._node, self._all_nodes), name="watch nodes")
+            group.create_task(self._follow(PODS, self._pod, self._all_pods), name="watch pods")
+
+    async def synced(self) -> None:
+        """Wait for the first lists: before them the view shows more room than there is."""
+        for event in self._synced.values():
+            await event.wait()
+
+    @property
+    def last_event_age(self) -> float:
+        """Seconds since the quieter of the two watches was heard; bookmarks come every minute."""
+        return self._clock() - min(self._heard.values())
+
+    def snapshot(self, *, now: float) -> Snapshot:
+        """Nodes and free amounts now, promises of this process included."""
+        shown = {uid: use.node or use.hostname for uid, use in self.uses.items()}
+        return Snapshot.take(
+            self.nodes.values(), [*self.uses.values(), *self._ledger.outstanding(shown=shown, now=now)]
+        )
+
+    async def _follow(
+        self,
+        resource: Resource,
+        changed: Callable[[str, Object], None],
+        replaced: Callable[[list[Object]], None],
+    ) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        version = ""
+        while True:
+            try:
+                if not version:
+                    items, version = await self._api.list_with_version(resource)
+                    replaced(items)
+                    self._synced[resource.plural].set()
+                self._heard[resource.plural] = self._clock()
+                async for event in self._api.watch(resource, version=version, seconds=WATCH_SECONDS):
+                    self._heard[resource.plural] = self._clock()
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        changed(event["type"], event["object"])
+                    pause = FIRST_PAUSE_SECONDS
+            except ApiError as error:
+                if error.code == GONE:
+                    version = ""
+                    continue
+                log.warning("watch of %s: %s; again in %.1f s", resource.plural, error, pause)
+                version = "" if error.code else version
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _all_nodes(self, items: list[Object]) -> None:
+        self.nodes = {item["metadata"]["name"]: reading.node_view(item) for item in items}
+        self._freed()
+
+    def _all_pods(self, items: list[Object]) -> None:
+        uses = (reading.use(item) for item in items)
+        self.uses = {use.uid: use for use in uses if use is not None}
+        self._freed()
+
+    def _node(self, kind: str, item: Object) -> None:
+        name = item["metadata"]["name"]
+        before = self.nodes.get(name)
+        if kind == "DELETED":
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = reading.node_view(item)
+        if self.nodes.get(name) != before:
+            self._freed()
+
+    def _pod(self, kind: str, item: Object) -> None:
+        uid = item["metadata"]["uid"]
+        use = None if kind == "DELETED" else reading.use(item)
+        if use is not None:
+            self.uses[uid] = use
+        elif self.uses.pop(uid, None) is not None:
+            self._freed()
