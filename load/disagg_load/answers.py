@@ -110,10 +110,15 @@ class AnswerReader:
 
 
 def error_message(body: bytes) -> str:
-    """The message of an error body in OpenAI's shape, or the start of the body."""
+    """The message of an error body in OpenAI's shape, or the start of the body; always one line."""
     try:
         found = msgspec.json.decode(body, type=_ErrorBody)
     except msgspec.MsgspecError:
-        return body[:200].decode(errors="replace").strip()
+        return _one_line(body)
     inner = found.error if isinstance(found.error, str) else found.error.message
-    return inner or found.message or body[:200].decode(errors="replace")
+    return inner or found.message or _one_line(body)
+
+
+def _one_line(body: bytes) -> str:
+    text = " ".join(body[:400].decode(errors="replace").split())
+    return text if len(text) <= 120 else text[:117] + "..."

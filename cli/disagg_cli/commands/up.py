@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, duration
 
@@ -54,14 +55,17 @@ def _port(text: str) -> int:
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Run it until Ctrl-C; 0 after a clean stop."""
     from disagg_engine.errors import EngineError
+    from disagg_operator.core.fit import check_fit
     from disagg_operator.errors import OperatorError
     from disagg_operator.shell.processes import read_file, up
 
     path = Path(arguments.file)
     try:
-        read_file(path)
+        fit = check_fit(read_file(path).spec, read_catalogue(arguments.catalogue))
     except OperatorError as error:
         raise UsageError(str(error)) from None
+    if not fit.fits:
+        raise UsageError(f"{path}: {fit.message}")
     try:
         return up(
             path,

@@ -101,7 +101,8 @@ def test_ap3_what_is_no_complete_answer(stream: bytes, problem: str) -> None:
     [
         (b'{"error": {"message": "no such model", "type": "x"}}', "no such model"),
         (b'{"message": "no such model"}', "no such model"),
-        (b"<html>Bad Gateway</html>", "<html>Bad Gateway</html>"),
+        (b"<html>\n  Bad Gateway\n</html>\n", "<html> Bad Gateway </html>"),
+        (b"x" * 500, "x" * 117 + "..."),
         (b"{}", "{}"),
         (b"", ""),
     ],
