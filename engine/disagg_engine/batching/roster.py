@@ -129,7 +129,7 @@ class Roster:
             pass
 
     def take_transfers(self) -> tuple[Transfer, ...]:
-        """Transfers that have got room and have not been told yet."""
+        """Transfers that have got room since the last call; the loop tells them before it returns to its driver."""
         transfers, self._transfers = tuple(self._transfers), []
         return transfers
 
@@ -235,7 +235,6 @@ class Roster:
             self._put_away(sequence, keep=keep)
             return
         if self._pulling.pop(request_id, None) is not None:
-            self._transfers = [transfer for transfer in self._transfers if transfer.request_id != request_id]
             self.ledger.close(request_id)
         else:
             self._waiting.remove(sequence)

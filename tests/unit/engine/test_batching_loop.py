@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -382,3 +383,36 @@ def test_pipeline_keeps_latency_and_overlaps_batches(policy: BatchPolicy, linear
     assert ends == sorted(ends), "a batch never overtakes the one before it"
     for a, b in zip(run.iterations, run.iterations[2:], strict=False):
         assert b.start_seconds >= a.end_seconds - 1e-12, "two stages, two iterations in flight"
+
+
+def test_pipeline_micro_batches_take_whoever_waited_longest(linear_time: type, driver: type) -> None:
+    """With prompts coming in between, every micro-batch could be the same half; nobody may fall behind."""
+    loop = BatchingLoop(
+        config=BatchingConfig(pipeline=2, max_batched_tokens=100, prefill_burst=1, max_sequences=1000),
+        time_model=linear_time(stages=2),
+        ledger=CountingLedger(capacity_tokens=10**6),
+    )
+    run = driver(loop)
+    run.submit_all([request(f"old{n}", 10, 400) for n in range(6)])
+    run.submit_all([request(f"new{n}", 100, 1) for n in range(400)], at=0.1, every=0.01)
+    run.run(until=20.0)
+    progress = [len(run.tokens[f"old{n}"]) for n in range(6)]
+    assert min(progress) > 50
+    assert max(progress) - min(progress) <= 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pipeline_preemption_of_a_sequence_already_taken(seed: int, linear_time: type, driver: type) -> None:
+    """Micro-batches are not in the order of admission: one taken first may be thrown out for one taken later."""
+    rng = random.Random(seed)
+    loop = BatchingLoop(
+        config=BatchingConfig(pipeline=2, admission=Admission.PREEMPT, prefill_burst=1, watermark=0.0),
+        time_model=linear_time(stages=2),
+        ledger=BlockLedger(capacity_tokens=300, block_tokens=1),
+    )
+    run = driver(loop)
+    lengths = [(rng.randint(1, 60), rng.randint(1, 60)) for _ in range(40)]
+    run.submit_all([request(str(n), *lengths[n]) for n in range(40)], every=rng.choice([0.0, 0.01, 0.05]))
+    run.run()
+    assert [len(run.tokens[str(n)]) for n in range(40)] == [output for _, output in lengths]
+    assert run.preempted

@@ -153,6 +153,14 @@ def test_transfers_start_while_an_iteration_runs(loop_of: Make) -> None:
     assert loop.start_transfers(now=0.06) == (), "each is told once"
 
 
+def test_late_driver_gives_no_room_to_a_pull_before_its_arrival(loop_of: Make) -> None:
+    loop = loop_of(Role.DECODE)
+    loop.submit(pulled("a"), now=5.0)
+    assert loop.plan(now=2.0).transfers == ()
+    assert loop.next_seconds() == 5.0
+    assert len(loop.plan(now=5.0).transfers) == 1
+
+
 def test_local_prefix_shortens_the_pull(loop_of: Make, driver: type) -> None:
     run = driver(loop_of(Role.DECODE, block=16), pull_seconds=lambda transfer: 0.1)
     keys = ("a", "b", "c")
@@ -197,7 +205,7 @@ def test_failed_pull_can_fail_the_request(loop_of: Make) -> None:
         loop.kv_arrived("a", now=0.6, first_token=FirstToken.LOGITS)
 
 
-def test_cancel_before_the_transfer_is_told_withdraws_it(loop_of: Make, driver: type) -> None:
+def test_cancel_while_pulling_gives_the_room_back(loop_of: Make, driver: type) -> None:
     run = driver(loop_of(Role.DECODE), pull_seconds=lambda transfer: 0.5)
     run.submit_all([pulled("a"), pulled("b")])
     run.at(0.2, lambda now: run.loop.cancel("a", now=now))
