@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     where = "disagg"
     try:
+        if arguments[:1] == ["help"] and len(arguments) > 1:
+            arguments = [arguments[1], "--help"]
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_HELP.format(commands=overview()), end="", file=sys.stdout if arguments else sys.stderr)
             return 0 if arguments else UsageError.status
@@ -50,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"disagg {name}"
         parser = Parser(prog=where, description=command.DESCRIPTION, examples=command.EXAMPLES)
         command.configure(parser, name)
-        return command.run(parser.parse_args(rest), name)
+        status = command.run(parser.parse_args(rest), name)
+        sys.stdout.flush()
+        return status
     except CommandError as error:
         for line in str(error).splitlines():
             print(f"{where}: {line}", file=sys.stderr)

@@ -47,7 +47,7 @@ EXAMPLES = (
     "disagg demo --print-deployment > demo.yaml && disagg up demo.yaml",
 )
 
-READY_WITHIN_SECONDS = 60.0
+READY_WITHIN_SECONDS = 180.0
 STOPPED_WITHIN_SECONDS = 60.0
 DEFAULT_RATE = 3.0
 
@@ -80,10 +80,11 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         console.print(line, highlight=False, soft_wrap=True)
 
     say(f"starting [bold]{deployment.metadata.name}[/bold]; logs in {escape(str(folder))}")
+    began = time.monotonic()
     with terminated_like_interrupted(), running(folder) as process:
         status = wait_until_ready(folder, process)
         counts = " and ".join(f"{group.ready} {group.role.value}" for group in status.groups)
-        say(f"ready: {counts} instances behind {status.router_url}")
+        say(f"ready after {time.monotonic() - began:.0f} s: {counts} instances behind {status.router_url}")
         slo = Slo(ttft_seconds=deployment.spec.slo.ttft_seconds, tpot_seconds=deployment.spec.slo.tpot_seconds)
         trace = f"builtin:chat?rate={arguments.rate:g}&seconds={arguments.seconds:g}"
         options = ReplayOptions(

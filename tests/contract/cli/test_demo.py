@@ -59,7 +59,7 @@ def test_pk4_the_demo_runs_end_to_end_and_leaves_nothing(tmp_path: Path, mark: s
     process = start(tmp_path, mark, "--seconds", "4", "--rate", "4")
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, out + err
-    assert "ready: 2 prefill and 2 decode instances behind http://127.0.0.1:" in out
+    assert " s: 2 prefill and 2 decode instances behind http://127.0.0.1:" in out
     assert "first token (TTFT)" in out
     assert "0 truncated, 0 errors" in out
     assert "where to look" in out

@@ -60,6 +60,25 @@ def test_every_command_has_help_with_examples_of_itself(name: str, capsys: Captu
     assert "Settings of" not in text or "DISAGG_" in text
 
 
+def test_help_of_a_command(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "replay"])
+    assert capsys.readouterr().out.startswith("usage: disagg replay")
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    found = subprocess.run(
+        [f"{sys.executable} -m disagg_cli.main crds | head -n 1"],
+        shell=True,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.startswith("#")
+    assert found.stderr == ""
+
+
 def test_pk3_the_version_is_the_packages(capsys: Captured) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"disagg {__version__}\n"
