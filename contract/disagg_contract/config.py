@@ -67,6 +67,9 @@ class WorkerConfig(Config):
     batch_policy: BatchPolicy = setting(BatchPolicy.PREFILL_FIRST, "prefill-first or chunked, of a colocated worker")
     chunk_tokens: int = setting(512, "token budget of an iteration under chunked, decode tokens included", low=1)
     max_batched_tokens: int = setting(2048, "prompt tokens of one iteration; a longer prompt goes alone", low=1)
+    prefill_burst: int = setting(
+        8, "prefill iterations in a row while a decode waits, under prefill-first; 0: unbounded", low=0
+    )
     max_sequences: int = setting(256, "sequences in one batch", low=1)
     max_waiting: int = setting(4096, "requests that may wait; more are refused with 503", low=1)
     answer_tokens_mean: float = setting(200.0, "mean length of an answer nobody bounds, tokens", above=0)

@@ -73,6 +73,7 @@ def build(config: WorkerConfig) -> Simulated:
                 max_batched_tokens=config.max_batched_tokens,
                 chunk_tokens=config.chunk_tokens,
                 max_sequences=config.max_sequences,
+                prefill_burst=config.prefill_burst or None,
                 pipeline=config.pipeline,
             ),
             time_model=Roofline(instance),
