@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -82,6 +83,9 @@ def load_predictor(name: PredictorName) -> Predictor:
     """The predictor of that name. Importing statsmodels takes seconds, so this runs in a thread."""
     if name is PredictorName.CONSTANT:
         return LastValue()
+    # The matrices of a fit are 2 x 2: threads of the linear algebra only wait for each other, and on a busy node a fit
+    # takes thirty times as long with them. The library reads this when it is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from disagg_planner.core.arima import arima_predictor
 
     return arima_predictor()

@@ -9,7 +9,7 @@ number for which the promised share of the prompts has
     D k + wait of M/D/n(rate, S k) + transfer <= TTFT SLO
 
 with D the profile's time of one prompt, S the time it occupies an instance (equal to D without pipeline stages) and
-k = k_TTFT. "tokens/s within the SLO" is what that rate comes to a instance.
+k = k_TTFT. "tokens/s of an instance within the SLO" is the highest rate that keeps this for n, divided by n.
 
 *Decode.* An instance slowed by k = k_TPOT keeps the SLO as long as the profile's step is within TPOT SLO / k, and then
 makes 1/k of the profile's tokens per second.
@@ -27,8 +27,9 @@ from disagg_planner.core.interpolation import ProfileTable
 from disagg_planner.core.queueing import wait_quantile
 
 BEST_EFFORT_UTILISATION = 0.9
-MOST_INSTANCES = 100_000
+MOST_INSTANCES = 10_000
 """Where the search for n ends; far above what a group may have."""
+_BISECTIONS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +97,21 @@ def size_prefill(
             feasible=False,
             idle_latency_seconds=alone + transfer_seconds,
         )
-    instances = math.floor(offered) + 1 if offered > 0 else 0
-    while (
-        0 < instances < MOST_INSTANCES
-        and wait_quantile(servers=instances, offered=offered, service_seconds=service, q=attainment) > slack
-    ):
+
+    def late(servers: int, offered: float) -> bool:
+        return wait_quantile(servers=servers, offered=offered, service_seconds=service, q=attainment) > slack
+
+    instances = math.floor(min(offered, MOST_INSTANCES - 1)) + 1 if offered > 0 else 0
+    while 0 < instances < MOST_INSTANCES and late(instances, offered):
         instances += 1
+    servers = max(instances, 1)
+    low, high = 0.0, float(servers)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if late(servers, middle) else (middle, high)
     return Sizing(
         instances=instances,
-        tokens_per_second=load / instances if instances else tokens / service,
+        tokens_per_second=low / service / servers * tokens,
         load_tokens_per_second=load,
         idle_latency_seconds=alone + transfer_seconds,
     )

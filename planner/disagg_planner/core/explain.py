@@ -71,7 +71,7 @@ def _capacity(one: RoleDecision, settings: Settings) -> str:
         )
     return (
         f"{one.sizing.load_tokens_per_second:.0f} tok/s need {one.sizing.instances}, "
-        f"an instance carries {one.sizing.tokens_per_second:.0f} tok/s within {name} {slo:g} s"
+        f"an instance takes {one.sizing.tokens_per_second:.0f} tok/s within {name} {slo:g} s"
     )
 
 

@@ -60,10 +60,13 @@ class ProfileTable:
     def prefill_service_seconds(self, input_tokens: float) -> float:
         """How long one prompt keeps an instance from taking the next.
 
-        Equal to the latency of the prompt, unless pipeline stages let prompts overlap.
+        Equal to the latency of the prompt, unless pipeline stages let prompts overlap. Beyond the longest profiled
+        prompt the tokens per second stay what they were there.
         """
         alone = self.ttft_seconds(input_tokens)
         back_to_back = input_tokens / self.prefill_tokens_per_second(input_tokens)
+        if input_tokens > self._lengths[-1]:
+            return back_to_back
         return min(alone, max(back_to_back, alone / max(self.profile.prefill_pipeline, 1)))
 
     def tpot_seconds(self, context_tokens: float, batch: float) -> float:

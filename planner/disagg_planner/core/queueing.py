@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-_BISECTIONS = 100
+_BISECTIONS = 60
 
 
 def erlang_c(servers: int, offered: float) -> float:
