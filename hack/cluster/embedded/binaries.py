@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -55,9 +54,7 @@ KUBERNETES = Module(
         f"-X {_BASE}.gitTreeState=clean",
     ),
 )
-ETCD = Module(
-    name="etcd", package="go.etcd.io/etcd/server/v3", pinned="go.etcd.io/etcd/server/v3", programs=("etcd",)
-)
+ETCD = Module(name="etcd", package="go.etcd.io/etcd/server/v3", pinned="go.etcd.io/etcd/server/v3", programs=("etcd",))
 COREDNS = Module(
     name="coredns", package="github.com/coredns/coredns", pinned="github.com/coredns/coredns", programs=("coredns",)
 )
@@ -86,7 +83,11 @@ MODULES = {module.name: module for module in (KUBERNETES, ETCD, COREDNS, HELM, K
 def pinned_version(module: Module) -> str:
     """Read the version of the module's main dependency from its go.mod (v0.0.0 where there is none)."""
     text = (module.folder / "go.mod").read_text()
-    found = re.search(rf"^\s*(?:require\s+)?{re.escape(module.pinned)} (v\S+)", text, re.MULTILINE) if module.pinned else None
+    found = (
+        re.search(rf"^\s*(?:require\s+)?{re.escape(module.pinned)} (v\S+)", text, re.MULTILINE)
+        if module.pinned
+        else None
+    )
     return found.group(1) if found else "v0.0.0"
 
 
@@ -156,7 +157,9 @@ def _copy_from_module(module: Module, *, into: Path) -> None:
     """Copy data files that the pinned module ships beside its code from Go's module cache."""
     source = run(["go", "list", "-m", "-f", "{{.Dir}}", module.pinned], cwd=module.folder).strip()
     if not (Path(source) / module.extra_files).is_dir():
-        raise BuildError(f"{module.pinned} has no folder {module.extra_files} any more: the pin in go.mod moved too far")
+        raise BuildError(
+            f"{module.pinned} has no folder {module.extra_files} any more: the pin in go.mod moved too far"
+        )
     shutil.copytree(Path(source) / module.extra_files, into / "files", copy_function=shutil.copyfile)
     for path in [into / "files", *(into / "files").rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -175,5 +178,3 @@ def min_go_version() -> tuple[int, int]:
     """Read the newest `go` line of all modules: the compiler must be at least that."""
     found = [re.search(r"^go (\d+)\.(\d+)", path.read_text(), re.MULTILINE) for path in SOURCES.glob("*/go.mod")]
     return max((int(match.group(1)), int(match.group(2))) for match in found if match)
-
-

@@ -60,7 +60,9 @@ def remove(group: str, *, timeout_seconds: float = 10) -> None:
                     os.rmdir(folder)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise NotReadyError(f"{error.filename} can't be removed: {error.strerror}; run `down` again") from error
+                    raise NotReadyError(
+                        f"{error.filename} can't be removed: {error.strerror}; run `down` again"
+                    ) from error
                 time.sleep(0.1)
 
 

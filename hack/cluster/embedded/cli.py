@@ -12,7 +12,7 @@ from pathlib import Path
 from embedded import binaries, lifecycle, preflight, status
 from embedded.errors import ClusterError
 from embedded.images import project
-from embedded.images.load import load_archive
+from embedded.images.load import load_archive, load_image
 from embedded.names import names_for
 from embedded.settings import Settings, default_cache, default_state
 from embedded.shell import say
@@ -75,12 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--nodes", type=int, metavar="N", help=f"real nodes ({default.nodes})")
     shape.add_argument("--gpus", metavar="N[,N…]", help=f"GPUs of every node, or of each ({default.gpus})")
     shape.add_argument(
-        "--topology", metavar="NAME", help=f"two-domains, one-domain, one-node, or a domain a node: a,a,b ({default.topology})"
+        "--topology",
+        metavar="NAME",
+        help=f"two-domains, one-domain, one-node, or a domain a node: a,a,b ({default.topology})",
     )
     shape.add_argument("--kwok", type=int, metavar="N", help=f"nodes that only seem to run ({default.kwok})")
     shape.add_argument("--kwok-gpus", type=int, metavar="N", help=f"GPUs of each of those ({default.kwok_gpus})")
     shape.add_argument(
-        "--kwok-domain-size", type=int, metavar="N", help=f"how many of them share an NVLink domain ({default.kwok_domain_size})"
+        "--kwok-domain-size",
+        type=int,
+        metavar="N",
+        help=f"how many of them share an NVLink domain ({default.kwok_domain_size})",
     )
     down = commands.add_parser("down", parents=[common], help="remove every trace of the cluster")
     down.add_argument("--keep-logs", action="store_true", help="leave the folder logs/ in the state folder")
@@ -92,16 +97,20 @@ def _parser() -> argparse.ArgumentParser:
     kubeconfig.add_argument("--export", action="store_true", help="print shell commands that set KUBECONFIG and PATH")
     kubeconfig.set_defaults(run=_kubeconfig)
     build = commands.add_parser("build", help="compile programs ahead of time and print where they are")
-    build.add_argument("modules", nargs="*", metavar="MODULE", help=f"any of {', '.join(binaries.MODULES)} (default: all)")
+    build.add_argument(
+        "modules", nargs="*", metavar="MODULE", help=f"any of {', '.join(binaries.MODULES)} (default: all)"
+    )
     build.set_defaults(run=_build)
     images = commands.add_parser("images", parents=[common], help="build images; put them in when a cluster is up")
     images.add_argument("images", nargs="*", metavar="IMAGE", help=f"any of {', '.join(project.KINDS)} (default: all)")
     images.add_argument("--tag", default=project.DEFAULT_TAG, help="name of the disagg image (default: %(default)s)")
     images.add_argument("--build-only", action="store_true", help="don't put them into a cluster")
     images.set_defaults(run=_images)
-    load = commands.add_parser("load-image", parents=[common], help="put an image archive (docker or OCI) into every node")
-    load.add_argument("archive", type=Path)
-    load.add_argument("image", help="name of the image in the archive, e.g. disagg:dev")
+    load = commands.add_parser(
+        "load-image", parents=[common], help="put an image archive (docker or OCI) into every node"
+    )
+    load.add_argument("archive", type=Path, help="the archive")
+    load.add_argument("image", help="name of the image in it, e.g. disagg:dev")
     load.set_defaults(run=_load)
     return parser
 
@@ -139,7 +148,9 @@ def _build(parsed: argparse.Namespace) -> int:
     preflight.require("build", cache=cache, may_install=False)
     unknown = [name for name in parsed.modules if name not in binaries.MODULES]
     if unknown:
-        print(f"cluster.py build: unknown {', '.join(unknown)}; there are {', '.join(binaries.MODULES)}", file=sys.stderr)
+        print(
+            f"cluster.py build: unknown {', '.join(unknown)}; there are {', '.join(binaries.MODULES)}", file=sys.stderr
+        )
         return 2
     for name in parsed.modules or binaries.MODULES:
         print(binaries.built(binaries.MODULES[name], cache=cache))
@@ -152,10 +163,10 @@ def _images(parsed: argparse.Namespace) -> int:
     built = project.build_all(parsed.images or list(project.KINDS), cache=cache, tag=parsed.tag)
     if not parsed.build_only:
         cluster, settings = lifecycle.existing_cluster(state, cache=cache)
-        for image, archive in built.items():
-            load_archive(cluster, settings.real_nodes(), archive, image=image)
-    for image, archive in built.items():
-        print(f"{image}\t{archive}")
+        for image in built:
+            load_image(cluster, settings.real_nodes(), image)
+    for image in built:
+        print(f"{image.name}@{image.digest}")
     return 0
 
 

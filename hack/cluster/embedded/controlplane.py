@@ -101,6 +101,7 @@ def _controller_manager(cluster: Cluster) -> list[str]:
         f"--cluster-signing-key-file={pki.path('ca.key')}",
         f"--requestheader-client-ca-file={pki.path('front-proxy-ca.crt')}",
         "--use-service-account-credentials=true",
+        f"--flex-volume-plugin-dir={cluster.state / 'volume-plugins'}",  # It is made at start, by default below /usr.
         "--leader-elect=false",
         "--node-monitor-grace-period=20s",  # A lost node is noticed while a test waits for it.
         "--kube-api-qps=200",

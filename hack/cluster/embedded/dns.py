@@ -24,16 +24,21 @@ def start(cluster: Cluster) -> None:
 
 
 def _corefile(cluster: Cluster) -> str:
+    address = cluster.subnets.control_plane
     return f"""\
-.:53 {{
-    bind {cluster.subnets.control_plane}
+{DOMAIN}:53 in-addr.arpa:53 ip6.arpa:53 {{
+    bind {address}
     errors
-    health {cluster.subnets.control_plane}:8080
-    kubernetes {DOMAIN} in-addr.arpa ip6.arpa {{
+    health {address}:8080
+    ready {address}:8181
+    kubernetes {{
         kubeconfig {cluster.pki.path("coredns.conf")} disagg
         pods insecure
         ttl 5
     }}
+}}
+.:53 {{
+    bind {address}
     template ANY ANY {{
         rcode NXDOMAIN
     }}

@@ -1,11 +1,11 @@
 """What can go wrong, as one small tree. Every message says what was wrong and what to do about it.
 
-    ClusterError
-    ├── SpecError       an option or a setting makes no sense
-    ├── PreflightError  this machine lacks something
-    ├── CommandError    a program that was run to completion failed
-    ├── BuildError      a Go program or an image could not be built
-    └── NotReadyError   something was started and did not become ready in time
+ClusterError
+├── SpecError       an option or a setting makes no sense
+├── PreflightError  this machine lacks something
+├── CommandError    a program that was run to completion failed
+├── BuildError      a Go program or an image could not be built
+└── NotReadyError   something was started and did not become ready in time
 """
 
 from __future__ import annotations

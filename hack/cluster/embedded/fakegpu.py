@@ -41,5 +41,3 @@ def _settled(cluster: Cluster, node: Node) -> bool:
         patch = json.dumps({"status": {kind: {GPU_RESOURCE: wanted} for kind in ("capacity", "allocatable")}})
         kubectl(cluster, "patch", "node", node.name, "--subresource=status", "--type=merge", "-p", patch)
     return not changes and amounts == [wanted, wanted]
-
-

@@ -23,7 +23,9 @@ ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "
 def compile_program(folder: Path, *, package: str, output: Path, link_flags: str) -> None:
     """Compile `package` of the module in `folder` to the file `output`; raises BuildError with Go's last lines."""
     hint = "A first build needs the Go module proxy (GOPROXY); run the same command again to go on where it stopped."
-    total = len(run(["go", "list", "-deps", package], cwd=folder, env=ENVIRONMENT, timeout_seconds=1800, hint=hint).split())
+    total = len(
+        run(["go", "list", "-deps", package], cwd=folder, env=ENVIRONMENT, timeout_seconds=1800, hint=hint).split()
+    )
     argv = ["go", "build", "-v", "-trimpath", "-ldflags", link_flags, "-o", str(output), package]
     with subprocess.Popen(
         argv, cwd=folder, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE, text=True, errors="replace"
@@ -43,7 +45,12 @@ def _follow(process: subprocess.Popen[str], *, name: str, total: int) -> list[st
         said.append(line)
         now = time.monotonic()
         if live and now - shown > 0.2:
-            print(f"\r\033[K  {name}: {len(said)}/{total} packages, {now - began:.0f} s", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r\033[K  {name}: {len(said)}/{total} packages, {now - began:.0f} s",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
             shown = now
         elif not live and now - shown > _QUIET_LOG_EVERY_SECONDS:
             say(f"  {name}: {len(said)}/{total} packages")

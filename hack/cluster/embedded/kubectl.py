@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from embedded.errors import CommandError
@@ -20,7 +21,9 @@ def kubectl(cluster: Cluster, *arguments: str, stdin: str | None = None, timeout
 def apply(cluster: Cluster, *objects: dict[str, Any]) -> None:
     """Make objects be as given (server-side apply, so that it can be repeated)."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-    kubectl(cluster, "apply", "--server-side", "--force-conflicts", "--field-manager=disagg-cluster", "-f", "-", stdin=text)
+    kubectl(
+        cluster, "apply", "--server-side", "--force-conflicts", "--field-manager=disagg-cluster", "-f", "-", stdin=text
+    )
 
 
 def get(cluster: Cluster, *arguments: str) -> dict[str, Any]:
@@ -37,8 +40,9 @@ def is_ready(cluster: Cluster) -> bool:
         return False
 
 
-def ready_nodes(cluster: Cluster) -> dict[str, bool]:
-    """Map every node, fake ones included, to whether it is Ready."""
-    template = '{range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
-    lines = kubectl(cluster, "get", "nodes", "-o", f"jsonpath={template}").splitlines()
-    return {words[0]: words[1:] == ["True"] for words in (line.split() for line in lines) if words}
+def ready_nodes(cluster: Cluster) -> dict[str, float]:
+    """Map every Ready node, fake ones included, to the time of its last heartbeat (seconds since 1970)."""
+    ready = '.status.conditions[?(@.type=="Ready")]'
+    template = f'{{range .items[*]}}{{.metadata.name}} {{{ready}.status}} {{{ready}.lastHeartbeatTime}}{{"\\n"}}{{end}}'
+    lines = (line.split() for line in kubectl(cluster, "get", "nodes", "-o", f"jsonpath={template}").splitlines())
+    return {words[0]: datetime.fromisoformat(words[2]).timestamp() for words in lines if words[1:2] == ["True"]}

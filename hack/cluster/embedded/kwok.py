@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from embedded.kubectl import get, kubectl, ready_nodes
 from embedded.layout import Cluster
@@ -31,7 +32,7 @@ def ensure(cluster: Cluster, nodes: list[Node]) -> None:
     surplus = [name for name, gpus in existing.items() if name not in wanted or wanted[name].gpus != gpus]
     if surplus:
         say(f"KWOK: removing {len(surplus)} nodes")
-        kubectl(cluster, "delete", "node", *surplus, "--wait=false", timeout_seconds=300)
+        _delete(cluster, surplus)
     if not nodes:
         cluster.stop_roles(("kwok",))
         return
@@ -44,7 +45,7 @@ def ensure(cluster: Cluster, nodes: list[Node]) -> None:
 
     def all_ready() -> bool:
         ready = ready_nodes(cluster)
-        return all(ready.get(name, False) for name in wanted)
+        return all(name in ready for name in wanted)
 
     wait_until(
         all_ready,
@@ -75,6 +76,13 @@ def node_object(node: Node) -> dict[str, Any]:
         "spec": {"taints": [{"key": KWOK_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"capacity": amounts, "allocatable": amounts},
     }
+
+
+def _delete(cluster: Cluster, names: list[str]) -> None:
+    """Delete nodes a hundred a request; `kubectl delete` takes one request, and a fifth of a second, for each."""
+    for first in range(0, len(names), 100):
+        selector = quote(f"kubernetes.io/hostname in ({','.join(names[first : first + 100])})")
+        kubectl(cluster, "delete", "--raw", f"/api/v1/nodes?labelSelector={selector}")
 
 
 def _start(cluster: Cluster) -> None:

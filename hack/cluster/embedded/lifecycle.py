@@ -58,6 +58,7 @@ def down(state: Path, *, keep_logs: bool = False) -> bool:
     _refuse_foreign_folder(state)
     with locked(state / _LOCK_NAME, purpose="another command on this cluster"):
         _tear_down(names)
+        say("down: removing the state folder")
         for path in state.iterdir():
             if path.name != _LOCK_NAME and not (keep_logs and path.name == "logs"):
                 _delete(path)
@@ -143,7 +144,12 @@ def _check(cluster: Cluster, settings: Settings) -> None:
         return next((reason for reason in reasons if reason), None)
 
     address = cluster.subnets.dns_service
-    wait_until(lambda: network.answers(address, 53), what=f"an answer of cluster DNS at {address}", timeout_seconds=60, alive=dead)
+    wait_until(
+        lambda: network.answers(address, 53),
+        what=f"an answer of cluster DNS at {address}",
+        timeout_seconds=60,
+        alive=dead,
+    )
     if reason := dead():
         raise NotReadyError(reason)
 
@@ -170,11 +176,13 @@ def _stop_everything(names: Names) -> None:
             grace_seconds=grace_seconds,
         )
 
+    say("down: stopping kubelets, pods and container runtimes")
     stop("kubelet-", grace_seconds=5)
     stop(f"{POD_ROLE}-", grace_seconds=0)
     stop(f"{SHIM_ROLE}-", grace_seconds=0)
     stop("containerd-", grace_seconds=5)
     stop("node-", grace_seconds=0)
+    say("down: stopping the control plane")
     stop(*controlplane.CONTROLLERS, grace_seconds=3)
     stop("apiserver", grace_seconds=5)
     stop("etcd", grace_seconds=5)
@@ -183,6 +191,7 @@ def _stop_everything(names: Names) -> None:
 
 def _tear_down(names: Names) -> None:
     _stop_everything(names)
+    say("down: removing network and control groups")
     network.remove(names)
     cgroups.remove(names.cgroup)
 

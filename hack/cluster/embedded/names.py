@@ -118,7 +118,9 @@ def names_for(state: Path) -> Names:
         )
     for hidden in HIDDEN_IN_NODES:
         if state.is_relative_to(hidden) or state.is_relative_to("/var/run"):
-            raise SpecError(f"the state folder can't be below {hidden}: choose another, such as /var/tmp/disagg-cluster")
+            raise SpecError(
+                f"the state folder can't be below {hidden}: choose another, such as /var/tmp/disagg-cluster"
+            )
     return Names(state=state, tag=hashlib.sha256(str(state).encode()).hexdigest()[:8])
 
 

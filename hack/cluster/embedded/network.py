@@ -35,7 +35,7 @@ def host_networks(names: Names) -> list[IPv4Network]:
 
 
 def exists(names: Names) -> bool:
-    """Tell whether the namespace is there: its file is on a file system of its own (after a reboot only the file is)."""
+    """Tell whether the namespace is there: then its file is a mount (after a reboot only the file is left)."""
     return names.netns.exists() and names.netns.stat().st_dev != names.state.stat().st_dev
 
 

@@ -9,6 +9,8 @@ host keeps its settings. All mounts of a node live in its namespace and vanish w
 from __future__ import annotations
 
 import json
+import math
+import time
 from pathlib import Path
 
 from embedded import cgroups, network, processes
@@ -82,11 +84,12 @@ def start_kubelet(cluster: Cluster, node: Node) -> bool:
 
 
 def wait_ready(cluster: Cluster, nodes: list[Node], *, timeout_seconds: float = 180) -> None:
-    """Wait until every one of the nodes is Ready."""
+    """Wait until every one of the nodes is Ready by the word of the kubelet that runs now, not of an earlier one."""
 
     def all_ready() -> bool:
-        ready = ready_nodes(cluster)
-        return all(ready.get(node.name, False) for node in nodes)
+        ready, running = ready_nodes(cluster), processes.by_role(cluster.processes())
+        started = {name: time.time() - process.age_seconds for name, process in running.items()}
+        return all(ready.get(node.name, 0) >= started.get(f"kubelet-{node.index}", math.inf) for node in nodes)
 
     def dead() -> str | None:
         reasons = (cluster.why_dead(f"kubelet-{node.index}") for node in nodes)

@@ -54,7 +54,10 @@ def ensure_certificate(pki: Pki, name: str, *, subject: str, hosts: tuple[str, .
     extension_file.write_text(wanted)
     request = run(["openssl", "req", "-new", *_NEW_KEY, "-keyout", pki.path(f"{name}.key"), "-subj", subject])
     sign = ["-CA", pki.path(f"{ca}.crt"), "-CAkey", pki.path(f"{ca}.key"), "-CAcreateserial", "-days", _DAYS]
-    run(["openssl", "x509", "-req", *sign, "-extfile", str(extension_file), "-out", f"{certificate}.partial"], stdin=request)
+    run(
+        ["openssl", "x509", "-req", *sign, "-extfile", str(extension_file), "-out", f"{certificate}.partial"],
+        stdin=request,
+    )
     Path(f"{certificate}.partial").rename(certificate)
 
 
@@ -94,7 +97,12 @@ current-context: disagg
 def ensure_all(pki: Pki, *, subnets: Subnets, nodes: dict[str, str]) -> None:
     """Make every key, certificate and kubeconfig of a cluster; `nodes` maps each real node to its address."""
     ensure_authorities(pki)
-    server_hosts = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+    server_hosts = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ]
     ensure_certificate(
         pki,
         "apiserver",

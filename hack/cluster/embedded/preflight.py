@@ -78,7 +78,9 @@ def problems(machine: Machine, purposes: tuple[str, ...], *, cache: Path) -> lis
     found = []
     runs_things = "cluster" in purposes or "images" in purposes
     if machine.system != "Linux":
-        found.append(f"This is {machine.system}; the embedded cluster needs Linux. Elsewhere, use kind (hack/kind.yaml).")
+        found.append(
+            f"This is {machine.system}; the embedded cluster needs Linux. Elsewhere, use kind (hack/kind.yaml)."
+        )
     if runs_things and not machine.is_root:
         found.append("You are not root, and namespaces, mounts and cgroups need it: run the same command with sudo -E.")
     minimum = min_go_version()
@@ -92,17 +94,21 @@ def problems(machine: Machine, purposes: tuple[str, ...], *, cache: Path) -> lis
         )
     if packages := missing_packages(machine, purposes):
         listed = ", ".join(sorted(machine.absent))
-        found.append(f"These are missing: {listed}. On Debian: apt-get install --no-install-recommends {' '.join(packages)}")
+        found.append(
+            f"These are missing: {listed}. On Debian: apt-get install --no-install-recommends {' '.join(packages)}"
+        )
     if "cluster" in purposes and not machine.cgroups_writable:
         found.append("/sys/fs/cgroup is read-only here: in a container, start that container with --privileged.")
     for hidden in HIDDEN_IN_NODES:
         if cache.is_relative_to(hidden):
-            found.append(f"The cache {cache} is below {hidden}, which nodes can't see: set DISAGG_CACHE to another folder.")
+            found.append(
+                f"The cache {cache} is below {hidden}, which nodes can't see: set DISAGG_CACHE to another folder."
+            )
     return found
 
 
 def require(*purposes: str, cache: Path, may_install: bool) -> None:
-    """Check this machine, install missing Debian packages where allowed; raises PreflightError with all that is left."""
+    """Check this machine, and install missing Debian packages where allowed; raises PreflightError with the rest."""
     machine = inspect(purposes)
     packages = missing_packages(machine, purposes)
     if packages and may_install and machine.is_root and machine.has_apt:

@@ -107,7 +107,9 @@ def stop(matching: Callable[[], list[Process]], *, grace_seconds: float) -> None
         waited = time.monotonic() - began
         if waited > grace_seconds + 20:
             listed = ", ".join(f"{process.pid} ({process.role})" for process in processes)
-            raise NotReadyError(f"these processes did not end even when killed: {listed}; look at them with `ps` and try again")
+            raise NotReadyError(
+                f"these processes did not end even when killed: {listed}; look at them with `ps` and try again"
+            )
         for process in processes:
             if waited >= grace_seconds:
                 _signal(process.pid, signal.SIGKILL)

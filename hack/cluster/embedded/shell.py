@@ -51,10 +51,14 @@ def run(
     except FileNotFoundError as error:
         raise CommandError(f"{words[0]} is not installed, or not on the PATH. {hint}".strip()) from error
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{shlex.join(words)[:300]} did not end within {timeout_seconds:g} s. {hint}".strip()) from error
+        raise CommandError(
+            f"{shlex.join(words)[:300]} did not end within {timeout_seconds:g} s. {hint}".strip()
+        ) from error
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip())[-1500:]
-        raise CommandError(f"{shlex.join(words)[:300]} failed with exit status {done.returncode}: {said} {hint}".strip())
+        raise CommandError(
+            f"{shlex.join(words)[:300]} failed with exit status {done.returncode}: {said} {hint}".strip()
+        )
     return done.stdout
 
 

@@ -29,7 +29,11 @@ def collect(cluster: Cluster, settings: Settings) -> dict[str, Any]:
     components = []
     for role in expected_roles(settings):
         process = first.get(role)
-        facts = {"pid": process.pid, "age_seconds": round(process.age_seconds), "resident_mib": process.resident_kib >> 10} if process else None
+        facts = (
+            {"pid": process.pid, "age_seconds": round(process.age_seconds), "resident_mib": process.resident_kib >> 10}
+            if process
+            else None
+        )
         components.append({"role": role, "running": process is not None, **(facts or {})})
     nodes, trouble = _nodes(cluster)
     pods = [process for process in running if process.role.startswith((f"{POD_ROLE}-", f"{SHIM_ROLE}-"))]
@@ -78,8 +82,15 @@ def _node(item: dict[str, Any]) -> dict[str, Any]:
 def render(report: dict[str, Any]) -> str:
     """Format a report for a person."""
     lines = [f"cluster     {report['state']}  ({'healthy' if report['healthy'] else 'NOT healthy'})"]
-    lines += [f"{name:<11} {report[name]}" for name in ("kubeconfig", "bin", "logs", "netns", "network", "services", "pods", "dns")]
-    lines += [f"API server  {report['api_server']}", f"memory      {report['resident_mib']} MiB resident, pods included", ""]
+    lines += [
+        f"{name:<11} {report[name]}"
+        for name in ("kubeconfig", "bin", "logs", "netns", "network", "services", "pods", "dns")
+    ]
+    lines += [
+        f"API server  {report['api_server']}",
+        f"memory      {report['resident_mib']} MiB resident, pods included",
+        "",
+    ]
     lines.append(f"{'component':<20} {'pid':>8} {'age':>8} {'memory':>10}")
     for component in report["components"]:
         if component["running"]:
@@ -95,7 +106,9 @@ def render(report: dict[str, Any]) -> str:
             lines.append(f"{node['name']:<20} {ready:<6} {node['gpus']:>5}  {node['domain'] or '-'}")
     if fake:
         ready_count, gpus = sum(node["ready"] for node in fake), sum(node["gpus"] for node in fake)
-        lines.append(f"KWOK: {ready_count} of {len(fake)} nodes ready, {gpus} GPUs in {len({n['domain'] for n in fake})} domains")
+        lines.append(
+            f"KWOK: {ready_count} of {len(fake)} nodes ready, {gpus} GPUs in {len({n['domain'] for n in fake})} domains"
+        )
     if report["trouble"]:
         lines.append(f"\n{report['trouble']}")
     return "\n".join(lines)

@@ -71,10 +71,14 @@ def parse_topology(spec: str, *, nodes: int) -> list[str]:
     domains = tuple(word.strip() for word in spec.split(","))
     known = ", ".join(_NAMED_TOPOLOGIES)
     if len(domains) != nodes:
-        raise SpecError(f"--topology {spec!r}: use one of {known}, or name one domain for each of the {nodes} node(s): a,a,b")
+        raise SpecError(
+            f"--topology {spec!r}: use one of {known}, or name one domain for each of the {nodes} node(s): a,a,b"
+        )
     for domain in domains:
         if not _DOMAIN_NAME.fullmatch(domain):
-            raise SpecError(f"--topology {spec!r}: {domain!r} can't be the value of a label; use letters, digits and dashes")
+            raise SpecError(
+                f"--topology {spec!r}: {domain!r} can't be the value of a label; use letters, digits and dashes"
+            )
     return list(domains)
 
 

@@ -1,19 +1,26 @@
-"""Putting image archives into the nodes.
+"""Putting images into the nodes, whole or only what a node lacks.
 
-Each node's containerd keeps the digest of the archive it was given for a name as a label on the image, so giving the
-same archive again costs one question.
+An archive of someone else's making is imported as it is; a label on the image remembers its hash, so that giving it
+again costs one question. An image from the store goes in as an archive that leaves out every layer the node's
+containerd has already: a change of the project's own code is a few hundred kilobytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import json
+import subprocess
+import tarfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 from embedded import nodes
 from embedded.errors import CommandError, SpecError
 from embedded.images.archive import PAUSE_IMAGE, write_program_image
+from embedded.images.store import Image
 from embedded.layout import Cluster
 from embedded.shell import run, say
 from embedded.topology import Node
@@ -22,12 +29,12 @@ _LABEL = "disagg.dev/archive"
 
 
 def full_name(image: str) -> str:
-    """Write an image's name as the kubelet asks for it: `disagg:dev` is `docker.io/library/disagg:dev`.
+    """Write an image's name as the kubelet asks for it.
 
     >>> full_name("disagg:dev")
     'docker.io/library/disagg:dev'
     """
-    if not image or image != image.strip() or any(character.isspace() for character in image):
+    if not image or any(character.isspace() for character in image):
         raise SpecError(f"{image!r} is no image name; write one like disagg:dev")
     first, slash, _ = image.partition("/")
     if not slash:
@@ -38,14 +45,20 @@ def full_name(image: str) -> str:
 
 
 def load_archive(cluster: Cluster, node_list: Iterable[Node], archive: Path, *, image: str) -> bool:
-    """Import the archive that holds `image` into every node that does not have it; True when any did not."""
+    """Import an archive (docker or OCI) that holds `image` into every node; False when all had it already."""
     if not archive.is_file():
         raise SpecError(f"there is no image archive {archive}")
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     name = full_name(image)
     with ThreadPoolExecutor() as pool:
-        return any(list(pool.map(lambda node: _load(cluster, node, archive, name, digest), node_list)))
+        return any(list(pool.map(lambda node: _load_archive(cluster, node, archive, name, digest), node_list)))
+
+
+def load_image(cluster: Cluster, node_list: Iterable[Node], image: Image) -> bool:
+    """Put an image of the store into every node; False when all had it already."""
+    with ThreadPoolExecutor() as pool:
+        return any(list(pool.map(lambda node: _load_image(cluster, node, image), node_list)))
 
 
 def load_pause(cluster: Cluster, node: Node) -> None:
@@ -57,19 +70,58 @@ def load_pause(cluster: Cluster, node: Node) -> None:
     load_archive(cluster, [node], archive, image=PAUSE_IMAGE)
 
 
-def _load(cluster: Cluster, node: Node, archive: Path, name: str, digest: str) -> bool:
-    if f"{_LABEL}={digest}" in _ctr(cluster, node, "images", "ls", f"name=={name}"):
+def write_thin_archive(image: Image, *, present: set[str], to: IO[bytes]) -> int:
+    """Write an OCI archive of the image without the files whose hash is `present`; returns how many bytes of files."""
+    total = 0
+    with tarfile.open(fileobj=to, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        index = {"schemaVersion": 2, "manifests": [image.descriptor]}
+        for name, value in (("oci-layout", {"imageLayoutVersion": "1.0.0"}), ("index.json", index)):
+            content = json.dumps(value).encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for blob in image.blobs:
+            if blob.digest not in present:
+                archive.add(blob.path, arcname=f"blobs/{blob.digest.replace(':', '/')}")
+                total += blob.path.stat().st_size
+    return total
+
+
+def _load_archive(cluster: Cluster, node: Node, archive: Path, name: str, digest: str) -> bool:
+    if f"{_LABEL}={digest}" in run(_ctr(cluster, node, "images", "ls", f"name=={name}"), hint=_hint(cluster, node)):
         return False
     say(f"{node.name}: importing {name}")
-    _ctr(cluster, node, "images", "import", str(archive))
+    run(_ctr(cluster, node, "images", "import", str(archive)), timeout_seconds=900, hint=_hint(cluster, node))
     try:
-        _ctr(cluster, node, "images", "label", name, f"{_LABEL}={digest}")
+        run(_ctr(cluster, node, "images", "label", name, f"{_LABEL}={digest}"))
     except CommandError as error:
         raise SpecError(f"{archive} holds no image named {name}: {error}") from error
     return True
 
 
-def _ctr(cluster: Cluster, node: Node, *arguments: str) -> str:
-    hint = f"See {cluster.log(f'containerd-{node.index}')}; is the cluster up?"
-    argv = ["ctr", "--address", str(nodes.socket(cluster, node)), "--namespace", "k8s.io", *arguments]
-    return run(argv, timeout_seconds=600, hint=hint)
+def _load_image(cluster: Cluster, node: Node, image: Image) -> bool:
+    if image.digest in run(_ctr(cluster, node, "images", "ls", f"name=={image.name}"), hint=_hint(cluster, node)):
+        return False
+    present = set(run(_ctr(cluster, node, "content", "ls", "--quiet")).split())
+    argv = _ctr(cluster, node, "images", "import", "-")
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            size_bytes = write_thin_archive(image, present=present, to=process.stdin)
+            process.stdin.close()
+        except BrokenPipeError:
+            size_bytes = 0
+        said = process.stdout.read().decode(errors="replace")
+    if process.returncode != 0:
+        raise CommandError(f"{node.name} did not take {image.name}: {said[-1000:].strip()}. {_hint(cluster, node)}")
+    say(f"{node.name}: imported {image.name} ({size_bytes / 1e6:.1f} MB)")
+    return True
+
+
+def _ctr(cluster: Cluster, node: Node, *arguments: str) -> list[str]:
+    return ["ctr", "--address", str(nodes.socket(cluster, node)), "--namespace", "k8s.io", *arguments]
+
+
+def _hint(cluster: Cluster, node: Node) -> str:
+    return f"See {cluster.log(f'containerd-{node.index}')}; is the cluster up?"
