@@ -140,7 +140,14 @@ class BlockChain:
         self._hasher = blake2b(digest, digest_size=DIGEST_BYTES)
         return digest
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Add many tokens."""
-        for token in tokens:
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add many tokens; whole blocks at a time where the chain stands between two blocks."""
+        start = 0
+        if not self._filled:
+            fresh = block_hashes(tokens, block_tokens=self._block_tokens, root=self.digest)
+            if fresh:
+                self.hashes += fresh
+                self._hasher = blake2b(fresh[-1], digest_size=DIGEST_BYTES)
+                start = len(fresh) * self._block_tokens
+        for token in tokens[start:]:
             self.append(token)

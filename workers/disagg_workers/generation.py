@@ -80,9 +80,9 @@ class Generation:
         for prompted in self._prompts:
             prompted.waiting.clear()
         for sequence in self._sequences:
-            self._driver.cancel(sequence)
-        for _, task in self._inbound.values():
-            task.cancel()
+            # Only a pull that is cut short: one that has done its part may still be saying so to the other side.
+            if self._driver.cancel(sequence) and sequence.request_id in self._inbound:
+                self._inbound[sequence.request_id][1].cancel()
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error that its client gets to see."""

@@ -6,7 +6,6 @@ the first token, so whatever goes wrong before it still gets a status of its own
 event and never with ``[DONE]``.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -345,8 +344,4 @@ async def serve(app: web.Application, *, host: str, port: int) -> tuple[web.AppR
     except OSError:
         await runner.cleanup()
         raise
-    bound = port
-    server = site._server
-    if isinstance(server, asyncio.Server) and server.sockets:
-        bound = server.sockets[0].getsockname()[1]
-    return runner, bound
+    return runner, runner.addresses[0][1]

@@ -2,8 +2,8 @@
 
 Both are functions of the view of the KV (`disagg_workers.contents`) and of the request's seed, nothing else. So a
 colocated, a disaggregated, a migrated and a retried run of the same request give the same tokens, and any fault in the
-KV shows as other text. Temperature 0 is greedy: the seed then plays no part. A missing seed is 0, because a simulation
-that can be repeated is worth more than a surprise.
+KV shows as other text. Temperature 0 is greedy: the seed then plays no part. A missing seed is the worker's own (0 by
+default), because a simulation that can be repeated is worth more than a surprise.
 
 An answer's natural length is drawn once, from the view at the end of the prompt, out of the configured lognormal
 distribution (set by its mean), and includes the end token, as vLLM counts it.
@@ -22,11 +22,11 @@ _NORMAL: Final = NormalDist()
 _MASK: Final = 2**64 - 1
 
 
-def choice_seed(seed: int | None, index: int, *, temperature: float) -> int:
+def choice_seed(seed: int | None, index: int, *, temperature: float, default: int = 0) -> int:
     """Seed of the ``index``-th of n choices: 0 when greedy, the request's own for the first, derived for the others."""
     if temperature == 0:
         return 0
-    base = (seed or 0) & _MASK
+    base = (default if seed is None else seed) & _MASK
     return base if index == 0 else _hash(b"choice", base.to_bytes(8, "little"), index)
 
 

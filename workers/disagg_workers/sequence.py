@@ -45,6 +45,7 @@ class AnswerSequence:
         sampling: Sampling,
         choice: int,
         resumed_tokens: int,
+        default_seed: int,
         store: ContentStore,
         language: Language,
         tokenizer: Tokenizer,
@@ -60,7 +61,7 @@ class AnswerSequence:
         self.last_seconds: float | None = None
         self.arrival_seconds = 0.0
         self._sampling = sampling
-        self._seed = choice_seed(sampling.seed, choice, temperature=sampling.temperature)
+        self._seed = choice_seed(sampling.seed, choice, temperature=sampling.temperature, default=default_seed)
         self._answer_start = len(prompt) - resumed_tokens
         self._natural: int | None = None
         self._language = language

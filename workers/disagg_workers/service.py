@@ -174,6 +174,7 @@ class Service:
                     sampling=request.sampling,
                     choice=choice,
                     resumed_tokens=request.resumed_tokens,
+                    default_seed=self._config.seed,
                     store=self._store,
                     language=self._language,
                     tokenizer=self._simulated.tokenizer,

@@ -70,6 +70,7 @@ class Telemetry:
         self._model = model
         self._time_scale = time_scale
         self._seen = _Seen()
+        self._tokens = 0
         requests = self._counters(names.WORKER_REQUESTS)
         self._outcomes = {outcome: requests.labels(model, outcome.value) for outcome in Outcome}
         self._started = self._counter(names.WORKER_STARTED)
@@ -134,8 +135,7 @@ class Telemetry:
 
     def token(self, gap_seconds: float | None) -> None:
         """A token was generated, ``gap_seconds`` after the one before it (None: the first of its answer)."""
-        for counter in self._generated:
-            counter.inc()
+        self._tokens += 1
         if gap_seconds is not None:
             self._itl.observe(gap_seconds)
 
@@ -186,6 +186,8 @@ class Telemetry:
             self._seen.advance(counter, f"cached{number}", counts.prefix_hit_tokens)
         for number, counter in enumerate(self._preemptions):
             self._seen.advance(counter, f"preempted{number}", counts.preemptions)
+        for number, counter in enumerate(self._generated):
+            self._seen.advance(counter, f"generated{number}", self._tokens)
         self._seen.advance(self._queried, "queried", counts.prefix_queried_tokens)
         self._seen.advance(self._expired, "expired", snapshot.leases_expired)
         return generate_latest(self.registry)
