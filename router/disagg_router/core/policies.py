@@ -136,8 +136,8 @@ def cheapest(pool: Sequence[Worker], cost: Callable[[Worker], Any], rng: random.
 
 
 def make_policy(name: RoutingPolicy, *, rng: random.Random, overlap_weight: float) -> Policy:
-    if name is RoutingPolicy.KV:
+    if name == RoutingPolicy.KV:
         return KvAware(rng, PrefixIndex(), overlap_weight=overlap_weight)
-    if name is RoutingPolicy.LEAST_LOADED:
+    if name == RoutingPolicy.LEAST_LOADED:
         return LeastLoaded(rng)
     return RoundRobin()

@@ -221,14 +221,15 @@ class RouterApp:
                 status=404,
                 code="unknown_path",
             )
-            self._send(front, request, wire.error_answer(error, request_id=request.request_id))
+            self._send(front, request, self._error(error, request))
         elif request.method not in (b"GET", b"HEAD"):
-            error = _not_allowed(request, b"GET")
-            self._send(front, request, _with_allow(error, b"GET", request.request_id))
+            self._send(front, request, self._error(_not_allowed(request, b"GET"), request, allow=b"GET"))
         else:
             status, body, content_type = known
             head_only = request.method == b"HEAD"
-            self._send(front, request, wire.answer(status, body, content_type=content_type, head_only=head_only))
+            close = self._closes(request)
+            page = wire.answer(status, body, content_type=content_type, head_only=head_only, close=close)
+            self._send(front, request, page)
 
     def _page(self, target: bytes) -> tuple[int, bytes, bytes] | None:
         """Status, body and content type of a page, or None if there is no such page."""
@@ -268,12 +269,14 @@ class RouterApp:
         allow: bytes = b"",
     ) -> None:
         self._count_rejected(outcome)
-        data = (
-            _with_allow(error, allow, request.request_id)
-            if allow
-            else wire.error_answer(error, request_id=request.request_id)
-        )
-        self._send(front, request, data)
+        self._send(front, request, self._error(error, request, allow=allow))
+
+    def _error(self, error: ApiError, request: Request, *, allow: bytes = b"") -> bytes:
+        return wire.error_answer(error, request_id=request.request_id, allow=allow, close=self._closes(request))
+
+    def _closes(self, request: Request) -> bool:
+        """Whether the connection will not be kept after this answer, which the client must be told."""
+        return self._draining or not request.keep_alive
 
     def _send(self, front: Front, request: Request, data: bytes) -> None:
         front.write(data)
@@ -319,10 +322,6 @@ def _not_allowed(request: Request, allowed: bytes) -> ApiError:
         status=405,
         code="method_not_allowed",
     )
-
-
-def _with_allow(error: ApiError, allow: bytes, request_id: bytes) -> bytes:
-    return wire.answer(error.status, error.body(), fields=((b"allow", allow),), request_id=request_id)
 
 
 def _first_model(models: bytes) -> bytes:

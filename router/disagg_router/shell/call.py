@@ -36,6 +36,9 @@ class Desk(Protocol):
     @property
     def queue_seconds(self) -> float: ...
 
+    @property
+    def draining(self) -> bool: ...
+
     def now(self) -> float: ...
 
     def queued(self, call: "Call") -> None: ...
@@ -139,7 +142,8 @@ class Call:
             case Wait():
                 self._wait()
             case Refuse(error=error):
-                self._finish(wire.error_answer(error, request_id=self._request.request_id))
+                request_id = self._request.request_id
+                self._finish(wire.error_answer(error, request_id=request_id, close=self._closes))
             case Break(event=event):
                 self._break(event)
             case Stop():
@@ -272,11 +276,19 @@ class Call:
             request_id=self._request.request_id,
             chunked=self._request.chunked_ok,
             streamed=streamed,
+            close=self._closes,
         )
 
     def _whole(self, body: bytes) -> bytes:
-        head = wire.answer_head(self._status, self._headers, request_id=self._request.request_id, length=len(body))
+        head = wire.answer_head(
+            self._status, self._headers, request_id=self._request.request_id, length=len(body), close=self._closes
+        )
         return head + body
+
+    @property
+    def _closes(self) -> bool:
+        """Whether the connection will not be kept after this answer, which the client must be told."""
+        return not self._request.keep_alive or self._desk.draining
 
     def _framed(self, data: bytes) -> bytes:
         return wire.chunk(data) if self._request.chunked_ok else data

@@ -101,11 +101,13 @@ def answer(
     return head if head_only else head + body
 
 
-def error_answer(error: ApiError, *, request_id: bytes = b"", close: bool = False) -> bytes:
-    """An error in OpenAI's shape."""
+def error_answer(error: ApiError, *, request_id: bytes = b"", allow: bytes = b"", close: bool = False) -> bytes:
+    """An error in OpenAI's shape; ``allow`` names the method that a 405 would have taken."""
     fields: tuple[tuple[bytes, bytes], ...] = ()
     if error.retry_after_seconds is not None:
         fields = ((b"retry-after", b"%d" % max(1, ceil(error.retry_after_seconds))),)
+    if allow:
+        fields = (*fields, (b"allow", allow))
     return answer(error.status, error.body(), fields=fields, request_id=request_id, close=close)
 
 

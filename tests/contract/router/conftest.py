@@ -47,6 +47,8 @@ class FakeWorker:
     ``ok`` · ``hang`` (accept, never answer) · ``busy`` (503) · ``broken`` (500) · ``bad-request`` (400) ·
     ``die`` (stream ``dies_after`` tokens, then reset) · ``cut`` (the same, then end politely) ·
     ``error-event`` (the same, then an error event) · ``hold`` (stream one token, then wait for ``go``).
+
+    With ``waits`` a failing stream waits for ``go`` before it fails.
     """
 
     role: Role
@@ -54,6 +56,7 @@ class FakeWorker:
     uid: str = ""
     mode: str = "ok"
     dies_after: int = 5
+    waits: bool = False
     words: int = 8
     with_usage: bool = True
     block_tokens: int = 16
@@ -196,6 +199,8 @@ class FakeWorker:
             if self.mode == "hold" and number == 1:
                 await self.go.wait()
             if number == self.dies_after and self.mode in ("die", "cut", "error-event"):
+                if self.waits:
+                    await self.go.wait()
                 if self.mode == "error-event":
                     await response.write(b'data: {"error":{"message":"out of memory","type":"server_error"}}\n\n')
                 if self.mode == "die":
