@@ -90,25 +90,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* Which ports are scraped, and the labels that samples get: those of disagg_contract.metrics. */}}
-{{- define "disagg.relabelings" -}}
-- source_labels: [__meta_kubernetes_pod_phase]
-  regex: Succeeded|Failed
-  action: drop
-- source_labels: [__meta_kubernetes_pod_container_port_name]
-  regex: http|metrics
-  action: keep
-- source_labels: [__meta_kubernetes_namespace]
-  target_label: namespace
-- source_labels: [__meta_kubernetes_pod_name]
-  target_label: pod
-- source_labels: [__meta_kubernetes_pod_label_disagg_dev_deployment]
-  target_label: disagg_deployment
-- source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_component]
-  target_label: disagg_role
-{{- end -}}
-
-{{/* The same labels, as a PodMonitor writes them. */}}
+{{/* Labels that a PodMonitor gives to samples besides namespace and pod: those of disagg_contract.metrics. */}}
 {{- define "disagg.podMonitorRelabelings" -}}
 - sourceLabels: [__meta_kubernetes_pod_label_disagg_dev_deployment]
   targetLabel: disagg_deployment

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import threading
 import time
 from collections import Counter
@@ -19,20 +18,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-import urllib3
-
 from disagg_contract import labels
 from disagg_contract.settings import Config, setting
-from disagg_operator.errors import ApiError, NotFound
+from disagg_operator.errors import ApiError
+from disagg_operator.shell.blocking import BlockingApi, Document, until_terminated
 
 log = logging.getLogger(__name__)
-
-Document = Mapping[str, Any]
 
 FAKE: Final = f"{labels.GROUP}/fake-gpus"
 """Annotation on a node that we gave fake GPUs: the domain that we labelled it with, empty where it had a label."""
 _CONTROL_PLANE_TAINT: Final = "node-role.kubernetes.io/"
-_REQUEST_SECONDS: Final = 30
 COMPONENT: Final = "fake-gpus"
 """Value of the component label on the pods of this program."""
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"
@@ -212,58 +207,23 @@ class KubernetesCluster:
     """The cluster that this pod runs in, or that KUBECONFIG names."""
 
     def __init__(self) -> None:
-        from kubernetes import client, config
-
-        try:
-            config.load_incluster_config()  # type: ignore[no-untyped-call]
-        except config.ConfigException:
-            config.load_kube_config()  # type: ignore[no-untyped-call]
-        self._client = client
-        self._core = client.CoreV1Api()
-        self._apps = client.AppsV1Api()
+        self._api = BlockingApi()
 
     def nodes(self, selector: str) -> list[Document]:
-        return self._items(self._core.list_node, label_selector=selector)
+        return self._api.items(self._api.core.list_node, label_selector=selector)
 
     def patch_node(self, name: str, patch: Document) -> None:
-        self._merge(self._core.patch_node, name, body=patch)
+        self._api.merge(self._api.core.patch_node, name, body=patch)
 
     def patch_node_status(self, name: str, patch: Document) -> None:
-        self._merge(self._core.patch_node_status, name, body=patch)
+        self._api.merge(self._api.core.patch_node_status, name, body=patch)
 
     def stop_deployment(self, namespace: str, name: str) -> bool:
-        nothing = {"spec": {"replicas": 0}}
-        if not self._merge(self._apps.patch_namespaced_deployment_scale, name, namespace, body=nothing):
+        scale = self._api.apps.patch_namespaced_deployment_scale
+        if not self._api.merge(scale, name, namespace, body={"spec": {"replicas": 0}}):
             return True
         selector = f"{labels.NAME}={labels.APP},{labels.COMPONENT}={COMPONENT},!{JOB_LABEL}"
-        return not self._items(self._core.list_namespaced_pod, namespace, label_selector=selector)
-
-    def _items(self, method: Callable[..., Any], *args: str, label_selector: str) -> list[Document]:
-        answer = self._call(method, *args, label_selector=label_selector)
-        items: list[Document] = json.loads(answer)["items"]
-        return items
-
-    def _merge(self, method: Callable[..., Any], *args: str, body: Document) -> bool:
-        """False when the object is gone."""
-        try:
-            self._call(method, *args, body=body, _content_type="application/merge-patch+json")
-        except NotFound:
-            return False
-        return True
-
-    def _call(self, method: Callable[..., Any], *args: str, **kwargs: Any) -> bytes:
-        try:
-            answer = method(*args, _request_timeout=_REQUEST_SECONDS, _preload_content=False, **kwargs)
-            data: bytes = answer.data
-        except self._client.ApiException as error:
-            kind = NotFound if error.status == 404 else ApiError
-            raise kind(f"{error.status} {error.reason}", code=error.status, reason=error.reason) from error
-        except urllib3.exceptions.HTTPError as error:
-            raise ApiError(f"no answer: {error}") from error
-        if answer.status >= 400:
-            kind = NotFound if answer.status == 404 else ApiError
-            raise kind(f"{answer.status} {data[:200].decode(errors='replace')}", code=answer.status)
-        return data
+        return not self._api.items(self._api.core.list_namespaced_pod, namespace, label_selector=selector)
 
 
 def run(config: FakeGpusConfig) -> int:
@@ -272,8 +232,5 @@ def run(config: FakeGpusConfig) -> int:
     cluster = KubernetesCluster()
     if config.remove:
         return 0 if remove(cluster, config) else 1
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    keep(cluster, config, stopped)
+    keep(cluster, config, until_terminated())
     return 0

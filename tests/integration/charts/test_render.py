@@ -18,6 +18,7 @@ from disagg_contract.config import OperatorConfig
 from disagg_contract.settings import parse
 from disagg_operator.render.rights import OPERATOR_RULES
 from disagg_operator.shell.fakegpus import FakeGpusConfig
+from disagg_operator.shell.targets import TargetsConfig
 from tests.support.kube import ClusterError, Helm, Kube, program, run
 
 Document = dict[str, Any]
@@ -150,9 +151,8 @@ def test_hc3_namespaced_install_has_no_cluster_rights(render: Render) -> None:
     }
     assert namespaced <= rights
     assert not {resource for _, resource, _ in rights} & {"nodes", "namespaces", "customresourcedefinitions"}
-    prometheus = yaml.safe_load(named(documents, "ConfigMap", "disagg-prometheus")["data"]["prometheus.yml"])
-    for job in prometheus["scrape_configs"]:
-        assert job["kubernetes_sd_configs"][0]["namespaces"] == {"own_namespace": True}
+    finder = pod_specs(documents)["Deployment/disagg-prometheus"]["containers"][1]
+    assert parse(TargetsConfig, finder["args"], {}).namespace == "disagg-system"
 
 
 def operator_config(documents: Iterable[Document]) -> OperatorConfig:
@@ -259,17 +259,35 @@ def test_operator_ports_are_the_contract_s(render: Render) -> None:
     assert found == {ports.HEALTH_NAME: ports.OPERATOR_HEALTH, ports.METRICS_NAME: ports.OPERATOR_METRICS}
 
 
-def test_scraping_adds_the_labels_that_queries_select_by(render: Render) -> None:
-    config = yaml.safe_load(named(render(), "ConfigMap", "disagg-prometheus")["data"]["prometheus.yml"])
-    assert [job["job_name"] for job in config["scrape_configs"]] == ["disagg", "disagg-operator"]
-    wanted = {metrics.SCRAPE_NAMESPACE, metrics.SCRAPE_POD, metrics.SCRAPE_DEPLOYMENT, metrics.SCRAPE_ROLE}
-    for job in config["scrape_configs"]:
-        rules = job["relabel_configs"]
-        assert {rule["target_label"] for rule in rules if "target_label" in rule} == wanted
-        (port,) = [rule["regex"] for rule in rules if rule.get("action") == "keep"]
-        assert port.split("|") == [ports.HTTP_NAME, ports.METRICS_NAME]
-    assert config["scrape_configs"][0]["kubernetes_sd_configs"][0]["selectors"][0]["label"] == labels.DEPLOYMENT
-    assert config["scrape_configs"][1]["honor_labels"] is True
+def test_prometheus_scrapes_what_the_target_finder_writes(render: Render) -> None:
+    documents = render("prometheus.scrapeIntervalSeconds=2")
+    config = yaml.safe_load(named(documents, "ConfigMap", "disagg-prometheus")["data"]["prometheus.yml"])
+    pods, operator = config["scrape_configs"]
+    assert config["global"]["scrape_interval"] == config["global"]["scrape_timeout"] == "2s"
+    prometheus, finder = pod_specs(documents)["Deployment/disagg-prometheus"]["containers"]
+    assert finder["command"] == ["python", "-m", "disagg_operator.shell.targets"]
+    settings = parse(TargetsConfig, finder["args"], {})
+    assert pods["file_sd_configs"][0]["files"] == [settings.file]
+    assert (settings.namespace, settings.interval_seconds) == ("", 2)
+    mounts = [{m["name"]: m["mountPath"] for m in c["volumeMounts"]}["targets"] for c in (prometheus, finder)]
+    assert mounts == [str(Path(settings.file).parent)] * 2
+    assert granted(named(documents, "ClusterRole", "disagg-prometheus")) == {("", "pods", "list")}
+
+    assert operator["honor_labels"] is True
+    service = named(documents, "Service", "disagg-operator")
+    (target,) = operator["static_configs"][0]["targets"]
+    assert target == f"disagg-operator.disagg-system.svc:{service['spec']['ports'][0]['port']}"
+    assert set(operator["static_configs"][0]["labels"]) == {metrics.SCRAPE_NAMESPACE, metrics.SCRAPE_ROLE}
+
+
+def test_pod_monitors_give_the_same_labels(render: Render) -> None:
+    pods, operator = [d for d in render("podMonitor.enabled=true") if d["kind"] == "PodMonitor"]
+    for endpoint in pods["spec"]["podMetricsEndpoints"]:
+        assert endpoint["port"] in (ports.HTTP_NAME, ports.METRICS_NAME)
+        targets = {rule["targetLabel"] for rule in endpoint["relabelings"]}
+        # The Prometheus operator sets namespace and pod itself.
+        assert targets == {metrics.SCRAPE_DEPLOYMENT, metrics.SCRAPE_ROLE}
+    assert operator["spec"]["podMetricsEndpoints"][0]["honorLabels"] is True
 
 
 def test_fake_gpus_are_given_and_taken_away(render: Render) -> None:
