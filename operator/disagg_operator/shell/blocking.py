@@ -20,7 +20,7 @@ REQUEST_SECONDS: Final = 30
 
 
 class BlockingApi:
-    """The cluster that this pod runs in, or that KUBECONFIG names."""
+    """The cluster that this pod runs in, or that KUBECONFIG names. Raises ApiError where there is neither."""
 
     def __init__(self) -> None:
         from kubernetes import client, config
@@ -28,7 +28,10 @@ class BlockingApi:
         try:
             config.load_incluster_config()  # type: ignore[no-untyped-call]
         except config.ConfigException:
-            config.load_kube_config()  # type: ignore[no-untyped-call]
+            try:
+                config.load_kube_config()  # type: ignore[no-untyped-call]
+            except config.ConfigException as error:
+                raise ApiError(f"no cluster: this is no pod, and KUBECONFIG names none ({error})") from error
         self._client = client
         self.core = client.CoreV1Api()
         self.apps = client.AppsV1Api()

@@ -263,3 +263,9 @@ def test_the_real_client_tells_gone_from_refused(api: dict[str, Any]) -> None:
     api["answers"] = {("GET", "/api/v1/nodes"): (403, {"reason": "Forbidden"})}
     with pytest.raises(ApiError, match="403"):
         cluster.nodes("")
+
+
+def test_no_cluster_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(ApiError, match="no cluster: this is no pod, and KUBECONFIG names none"):
+        fakegpus.KubernetesCluster()
