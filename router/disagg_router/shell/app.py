@@ -31,7 +31,7 @@ from disagg_router.shell.discovery.registrar import Registrar
 from disagg_router.shell.discovery.source import Source
 from disagg_router.shell.exposition import CONTENT_TYPE, Exposition
 from disagg_router.shell.front import Front, Request, Turn
-from disagg_router.shell.upstream import Pool
+from disagg_router.shell.upstream import Address, Pool
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class RouterApp:
             answer_timeout_seconds=self.config.leg_timeout_seconds,
         )
         self.registrar = Registrar(self.fleet, self.pool, self.tally, self._source)
+        self.pool.on_idle_closed = self._idle_closed
         self.fleet.on_change = self._fleet_changed
         self.fleet.on_suspect = self._suspected
         self.fleet.on_leave = self._left
@@ -303,6 +304,11 @@ class RouterApp:
         log.warning("%r failed a request; not chosen until it answers", worker)
         self._policy.forget(worker)
         self.registrar.nudge(worker.key.uid)
+
+    def _idle_closed(self, address: Address) -> None:
+        for worker in self.fleet.workers:
+            if (worker.host, worker.port) == address:
+                self.registrar.nudge(worker.key.uid)
 
     def _left(self, worker: Worker) -> None:
         log.info("%r left", worker)

@@ -11,6 +11,7 @@ timer each: a stream of tokens would have to move its timer at every token.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import httptools
@@ -125,8 +126,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         handler = self._handler
-        self._pool.forget(self)
+        address = self._pool.forget(self)
         if handler is None:
+            if address is not None:
+                self._pool.on_idle_closed(address)
             return
         if self._status and not self._framed and exc is None:  # a body that lasts until the end of the connection
             self._done = True
@@ -274,6 +277,8 @@ class Pool:
         self._busy: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.on_idle_closed: Callable[[Address], None] = lambda address: None
+        """A worker closed a connection that nobody used: it may be gone, or another process by now."""
         self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
 
     @property
@@ -328,12 +333,14 @@ class Pool:
             return
         idle.append(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> Address | None:
+        """Where the connection went to, if it was known until now."""
         self._busy.discard(connection)
         address = self._address.pop(connection, None)
         idle = self._idle.get(address) if address is not None else None
         if idle and connection in idle:
             idle.remove(connection)
+        return address
 
     def resend(self, connection: Connection, request: bytes, handler: LegHandler) -> None:
         """The worker closed a kept connection under a request: once more on a fresh one."""
