@@ -100,8 +100,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         print_report(report, console)
         write_report(report, str(folder / "report.json"))
     decision = last_decision(status)
-    if decision is not None:
-        say(f"planner: {show_event(decision[1])}")
+    say(f"planner: {show_event(decision[1]) if decision else 'no change of the instances was needed'}")
     say("stopped; nothing is left running")
     say(f"[bold]where to look[/bold]: {escape(str(folder))} has the logs, demo.yaml and report.json (every request)")
     say("next: disagg up FILE keeps such a deployment running; disagg status shows it; disagg replay sends it load")
