@@ -62,12 +62,12 @@ class Api:
         except NotFound:
             return None
 
-    async def list(self, resource: Resource, *, namespace: str = "", selector: str = "") -> list[Object]:
+    async def objects(self, resource: Resource, *, namespace: str = "", selector: str = "") -> list[Object]:
         """All objects, page by page."""
-        items, _ = await self.list_with_version(resource, namespace=namespace, selector=selector)
+        items, _ = await self.objects_with_version(resource, namespace=namespace, selector=selector)
         return items
 
-    async def list_with_version(
+    async def objects_with_version(
         self, resource: Resource, *, namespace: str = "", selector: str = ""
     ) -> tuple[list[Object], str]:
         """All objects, and the resource version to watch from."""

@@ -78,7 +78,7 @@ class ClusterView:
         while True:
             try:
                 if not version:
-                    items, version = await self._api.list_with_version(resource)
+                    items, version = await self._api.objects_with_version(resource)
                     replaced(items)
                     self._synced[resource.plural].set()
                 self._heard[resource.plural] = self._clock()

@@ -34,11 +34,12 @@ async def connect() -> Connection:
     from kubernetes.aio.client.rest import RESTClientObject
 
     configuration: Any = Configuration()
+    loaders: Any = config  # its functions carry no types
     try:
         if "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
-            config.load_incluster_config(client_configuration=configuration)
+            loaders.load_incluster_config(client_configuration=configuration)
         else:
-            await config.load_kube_config(client_configuration=configuration)
+            await loaders.load_kube_config(client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise ApiError(f"no way to the API server: {error}; set KUBECONFIG or run inside a cluster") from error
 

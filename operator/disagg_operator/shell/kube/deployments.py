@@ -1,0 +1,388 @@
+"""Reconcile of a DisaggDeployment: observe → desired → diff → apply → conditions.
+
+The same function for an event, a resync and a test. It keeps nothing between two calls but what the placer's ledger
+holds; whatever it needs to know it reads. An error on the way does not keep the status from being written: it becomes a
+condition, and the queue tries again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from disagg_contract import labels
+from disagg_crds import (
+    Assignment,
+    DeploymentStatus,
+    DisaggDeployment,
+    DisaggGroup,
+    Reason,
+    Role,
+    SpecError,
+    group_name,
+    read_deployment,
+    read_group,
+    router_name,
+)
+from disagg_engine.catalogue import Catalogue
+from disagg_operator.core.conditions import Facts, Failure
+from disagg_operator.core.decide import decide
+from disagg_operator.core.fit import Fit, check_fit
+from disagg_operator.core.fleet import Counts, Instance, Observed, Target, count
+from disagg_operator.core.gangs import GangState, gangs, overdue
+from disagg_operator.core.groups import decide_group
+from disagg_operator.core.placement import NoRoom
+from disagg_operator.core.status import OWN, Note, PlacementFacts, deployment_status, desired_replicas, transitions
+from disagg_operator.core.target import build_target, deployment_revision
+from disagg_operator.errors import ApiError, Conflict, Forbidden
+from disagg_operator.render.configs import Surroundings, needs_planner
+from disagg_operator.render.groups import group as render_group
+from disagg_operator.render.planners import planner_objects
+from disagg_operator.render.reading import instance, router_view
+from disagg_operator.render.services import router_endpoint, router_objects
+from disagg_operator.shell.kube import children
+from disagg_operator.shell.kube.api import Api, Object
+from disagg_operator.shell.kube.drains import Drains
+from disagg_operator.shell.kube.events import Recorder
+from disagg_operator.shell.kube.invalid import invalid_status
+from disagg_operator.shell.kube.metrics import Metrics
+from disagg_operator.shell.kube.placing import Placer
+from disagg_operator.shell.kube.pods import Pods
+from disagg_operator.shell.kube.resources import APP_DEPLOYMENTS, DEPLOYMENTS, GROUPS, PODS
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 1.0
+"""How often draining workers are asked."""
+RETRY_SECONDS = 15.0
+"""How often a refused creation is tried again: a quota may be raised without any event."""
+NO_ROOM_SECONDS = 30.0
+"""How often a waiting gang is tried again; mostly it is woken by a change of nodes or pods."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One reconcile in progress: what was read, and what came of it."""
+
+    document: Object
+    deployment: DisaggDeployment
+    owner: str
+    fit: Fit
+    groups: dict[Role, DisaggGroup] = field(default_factory=dict)
+    replicas: dict[Role, int] = field(default_factory=dict)
+    pods: dict[str, Object] = field(default_factory=dict)
+    orphans: list[Object] = field(default_factory=list)
+    drained: frozenset[str] = frozenset()
+    live: children.Live = field(default_factory=dict)
+    no_room: NoRoom | None = None
+    late: int = 0
+    unaffordable: int = 0
+    failure: Failure | None = None
+    notes: list[Note] = field(default_factory=list)
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Ours, and those of groups that are gone: they hold GPUs until Kubernetes has deleted them."""
+        mine = [instance(pod, drained=pod["metadata"]["uid"] in self.drained) for pod in self.pods.values()]
+        return (*mine, *(replace(instance(pod), terminating=True) for pod in self.orphans))
+
+
+class DeploymentReconciler:
+    """Call it with namespace and name; it returns seconds until it wants to be called again, or None."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        placer: Placer,
+        recorder: Recorder,
+        drains: Drains,
+        around: Surroundings,
+        catalogue: Catalogue,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._placer = placer
+        self._recorder = recorder
+        self._drains = drains
+        self._around = around
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._clock = clock
+        self._pods = Pods(api, drains, around=around)
+        self.waiting: set[tuple[str, str]] = set()
+        """Deployments with a gang that found no room; woken when room appears."""
+
+    async def __call__(self, namespace: str, name: str) -> float | None:
+        self.waiting.discard((namespace, name))
+        document = await self._api.find(DEPLOYMENTS, name, namespace=namespace)
+        if document is None or document["metadata"].get("deletionTimestamp"):
+            # Owner references let Kubernetes delete the rest.
+            self._placer.forget(f"{namespace}/{name}")
+            self._metrics.forget(namespace, name)
+            return None
+        try:
+            deployment = read_deployment(document)
+        except SpecError as error:
+            await self._refuse(document, error)
+            return None
+        work = Pass(
+            document=document,
+            deployment=deployment,
+            owner=f"{namespace}/{name}",
+            fit=check_fit(deployment.spec, self._catalogue),
+        )
+        problem: ApiError | None = None
+        try:
+            await self._groups(work)
+            await self._read_pods(work)
+            if work.fit.fits:
+                await self._children(work)
+                await self._instances(work)
+                await self._place(work)
+        except Conflict:
+            raise
+        except ApiError as error:
+            problem = error
+            reason = Reason.FORBIDDEN if isinstance(error, Forbidden) else Reason.RECONCILE_FAILED
+            work.failure = Failure(reason, str(error))
+        again = await self._conclude(work)
+        if problem is not None:
+            raise problem
+        return again
+
+    # Groups
+
+    async def _groups(self, work: Pass) -> None:
+        deployment = work.deployment
+        found = await self._api.objects(
+            GROUPS, namespace=deployment.namespace, selector=children.selector(deployment.name)
+        )
+        live = {item["metadata"]["name"]: item for item in found}
+        for role, section in deployment.spec.roles.items():
+            name = group_name(deployment.name, role)
+            item = live.pop(name, None)
+            if item is not None and item["metadata"].get("deletionTimestamp"):
+                # It comes back once it is gone.
+                continue
+            decision = decide_group(
+                section,
+                live=None if item is None else item["spec"]["replicas"],
+                remembered=desired_replicas(deployment.status, role),
+            )
+            if item is None or decision.create or decision.revert:
+                manifest = render_group(deployment, role, decision.replicas, version=self._around.version)
+                item = await self._api.apply(GROUPS, manifest, namespace=deployment.namespace)
+            if decision.revert:
+                work.notes.append(
+                    Note(
+                        "Warning",
+                        "ScaleReverted",
+                        f"{name}: the spec fixes {decision.replicas} replicas; {decision.found} were asked for. "
+                        "Use autoscaling to let somebody else set them",
+                    )
+                )
+            work.groups[role] = read_group(item)
+            work.replicas[role] = decision.replicas
+        for item in live.values():
+            if children.is_owned(item, deployment.metadata.uid):
+                await children.delete(self._api, GROUPS, item)
+
+    # Router and planner
+
+    async def _children(self, work: Pass) -> None:
+        deployment = work.deployment
+        live = await children.observe(self._api, deployment)
+        wanted = router_objects(deployment, around=self._around)
+        if needs_planner(deployment):
+            wanted += planner_objects(deployment, around=self._around)
+        work.live = live
+        work.live = await children.converge(self._api, deployment, wanted, live)
+
+    # Instances
+
+    async def _read_pods(self, work: Pass) -> None:
+        deployment = work.deployment
+        owners = {group.metadata.uid for group in work.groups.values()}
+        found = await self._api.objects(
+            PODS, namespace=deployment.namespace, selector=children.selector(deployment.name)
+        )
+        serving = [pod for pod in found if labels.ROLE in pod["metadata"]["labels"]]
+        work.pods = {
+            pod["metadata"]["name"]: pod for pod in serving if any(children.is_owned(pod, uid) for uid in owners)
+        }
+        work.orphans = [pod for pod in serving if pod["metadata"]["name"] not in work.pods]
+
+    def _target(self, work: Pass) -> Target:
+        replicas = {
+            role: work.replicas.get(role, desired_replicas(work.deployment.status, role) or 0)
+            for role in work.deployment.spec.roles
+        }
+        return build_target(work.deployment, replicas, image=self._around.image)
+
+    async def _instances(self, work: Pass) -> None:
+        if set(work.groups) != set(work.deployment.spec.roles):
+            return
+        work.drained = await self._drains.ask(work.pods.values())
+        now = self._clock()
+        target = self._target(work)
+        decision = decide(target, Observed(now, work.instances()))
+        work.unaffordable = decision.unaffordable
+        done = await self._pods.apply(
+            decision.actions, deployment=work.deployment, groups=work.groups, pods=work.pods, now=now
+        )
+        work.failure = done.failure
+        work.notes += done.notes
+        if done.changed:
+            await self._read_pods(work)
+
+    # Placement
+
+    async def _place(self, work: Pass) -> None:
+        await self._placer.ready()
+        target = self._target(work)
+        level = work.deployment.spec.placement.required_level
+        await self._give_back(work, target, level)
+        state = self._gangs(work, target)
+        for gang in state.gangs:
+            home = self._placer.home(work.instances(), level)
+            outcome = await self._placer.place(
+                work.owner,
+                work.deployment,
+                gang,
+                work.pods,
+                within=home.domain if home is not None and level is not None else None,
+                announce=lambda assignments: self._announce(work, assignments),
+            )
+            if isinstance(outcome, NoRoom):
+                work.no_room = outcome
+                self._metrics.placement("no-room")
+                continue
+            self._metrics.placement("placed")
+            where = f" in {outcome.domain.value}" if outcome.domain.value else ""
+            names = ", ".join(f"{item.name} on {outcome.nodes[item.uid].name}" for item in gang.instances[:8])
+            work.notes.append(Note("Normal", "GangPlaced", f"placed {len(gang.instances)} instances{where}: {names}"))
+        if state.gangs:
+            await self._read_pods(work)
+
+    async def _give_back(self, work: Pass, target: Target, level: str | None) -> None:
+        for attempt in overdue(target, Observed(self._clock(), work.instances())):
+            home = self._placer.home(attempt, level)
+            self._placer.give_back(work.owner, attempt, home.domain if home is not None else None)
+            self._metrics.placement("bind-timeout")
+            for member in attempt:
+                await self._api.delete(PODS, member.name, namespace=work.deployment.namespace, uid=member.uid)
+            work.late += len(attempt)
+        if work.late:
+            await self._read_pods(work)
+
+    async def _announce(self, work: Pass, assignments: tuple[Assignment, ...]) -> None:
+        status = work.deployment.status
+        placement = status.placement.model_copy(update={"assignments": assignments})
+        await self._write_status(work, status.model_copy(update={"placement": placement, "conditions": _own(status)}))
+
+    def _gangs(self, work: Pass, target: Target) -> GangState:
+        return gangs(target, Observed(self._clock(), work.instances()))
+
+    # Status
+
+    async def _conclude(self, work: Pass) -> float | None:
+        deployment, target = work.deployment, self._target(work)
+        instances = work.instances()
+        counts = {role: count(section, instances) for role, section in target.roles.items()}
+        state = self._gangs(work, target)
+        level = deployment.spec.placement.required_level or deployment.spec.placement.levels[0]
+        home = self._placer.home(instances, level)
+        if state.base_scheduled:
+            self._placer.succeeded(work.owner)
+        router = await self._router(work)
+        facts = Facts(
+            roles=target.roles,
+            counts=counts,
+            router=router_view(router, desired=deployment.spec.router.replicas),
+            gang=state,
+            fit=work.fit,
+            domain=home.domain if home is not None else None,
+            no_room=work.no_room,
+            late=work.late,
+            unaffordable=work.unaffordable,
+            failure=work.failure,
+            bind_deadline_seconds=deployment.spec.placement.bind_deadline_seconds,
+        )
+        gated = {item.uid for item in instances if item.gated}
+        announced = deployment.status.placement.assignments
+        half_patched = any(item.uid in gated for item in announced)
+        status = deployment_status(
+            facts,
+            placement=PlacementFacts(
+                domain=home.domain if home is not None else None,
+                level=home.level if home is not None else None,
+                score=home.score if home is not None else None,
+                excluded=self._placer.excluded(work.owner),
+                assignments=announced if half_patched else (),
+            ),
+            previous=deployment.status,
+            generation=deployment.metadata.generation,
+            revision=deployment_revision(deployment, image=self._around.image),
+            endpoint=router_endpoint(deployment),
+            now=self._clock(),
+        )
+        before = deployment.status.model_copy(update={"conditions": _own(deployment.status)})
+        if status.to_dict() != before.to_dict():
+            await self._write_status(work, status)
+        for note in (*work.notes, *transitions(before, status)):
+            await self._recorder.post(work.document, note)
+        self._metrics.replicas(deployment.namespace, deployment.name, counts)
+        return self._again(work, counts, instances)
+
+    async def _router(self, work: Pass) -> Object | None:
+        name = router_name(work.deployment.name)
+        known = work.live.get((APP_DEPLOYMENTS.kind, name))
+        if known is not None or work.fit.fits:
+            return known
+        return await self._api.find(APP_DEPLOYMENTS, name, namespace=work.deployment.namespace)
+
+    def _again(self, work: Pass, counts: Mapping[Role, Counts], instances: tuple[Instance, ...]) -> float | None:
+        """Seconds until something is due that no event announces."""
+        due: list[float] = []
+        if any(number.draining for number in counts.values()):
+            due.append(DRAIN_SECONDS)
+        deadline = work.deployment.spec.placement.bind_deadline_seconds
+        now = self._clock()
+        for item in instances:
+            if item.alive and item.placed_at is not None and not item.scheduled:
+                due.append(max(0.5, item.placed_at + deadline - now))
+        if work.no_room is not None:
+            self.waiting.add((work.deployment.namespace, work.deployment.name))
+            due.append(self._placer.wait(work.owner) or NO_ROOM_SECONDS)
+        if work.failure is not None:
+            due.append(RETRY_SECONDS)
+        if set(work.groups) != set(work.deployment.spec.roles) or work.late:
+            due.append(DRAIN_SECONDS)
+        return min(due) if due else None
+
+    async def _write_status(self, work: Pass, status: DeploymentStatus) -> None:
+        await self._apply_status(work.document, status)
+        self._metrics.status_written()
+
+    async def _apply_status(self, document: Object, status: DeploymentStatus) -> None:
+        metadata = document["metadata"]
+        body = {
+            "apiVersion": DEPLOYMENTS.api_version,
+            "kind": DEPLOYMENTS.kind,
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+            "status": status.to_dict(),
+        }
+        await self._api.apply(DEPLOYMENTS, body, namespace=metadata["namespace"], subresource="status")
+
+    async def _refuse(self, document: Object, error: SpecError) -> None:
+        """A spec that the API server let pass and this version does not understand."""
+        before, after = invalid_status(document, error, now=self._clock())
+        if after.to_dict() != before.to_dict():
+            await self._apply_status(document, after)
+        for note in transitions(before, after):
+            await self._recorder.post(document, note)
+
+
+def _own(status: DeploymentStatus) -> tuple[object, ...]:
+    return tuple(condition for condition in status.conditions if condition.type in OWN)
