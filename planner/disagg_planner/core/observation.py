@@ -150,8 +150,8 @@ def _problem(reading: Reading, stale_seconds: float) -> Problem | None:
     started = reading.increases.get(signals.STARTED.key)
     if started is None:
         return Problem(ProblemKind.MISSING, f"no samples of {name} in the last {reading.window_seconds:g} s")
-    if not math.isfinite(started):
-        return Problem(ProblemKind.NOT_FINITE, f"{name} increased by {started}, which is no number")
+    if not math.isfinite(started) or started < 0:
+        return Problem(ProblemKind.NOT_FINITE, f"{name} increased by {started}, which is no count")
     if reading.age_seconds is not None and not reading.age_seconds <= stale_seconds:
         return Problem(
             ProblemKind.STALE,

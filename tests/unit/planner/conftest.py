@@ -154,14 +154,14 @@ def outage() -> Callable[..., Observation]:
 
 @dataclass
 class Simulated:
-    """A planner's core and a fleet that obeys: new instances are ready `startup_seconds` after they were asked for."""
+    """A planner's core and a fleet that obeys: new instances are ready `ready_after` seconds after they were asked for."""
 
     settings: Settings
     table: ProfileTable
     prefill: int = 1
     decode: int = 1
     predictor: Predictor = field(default_factory=LastValue)
-    startup_seconds: float = 0.0
+    ready_after: float = 0.0
     schedulable: bool = True
     state: State = field(default_factory=State)
     now: float = 0.0
@@ -196,7 +196,7 @@ class Simulated:
 
     def _obey(self, targets: dict[Role, int]) -> None:
         self.asked.append((self.now, targets))
-        ready_at = self.now + self.startup_seconds if self.schedulable else float("inf")
+        ready_at = self.now + self.ready_after if self.schedulable else float("inf")
         for role, before in self.replicas().items():
             added = max(targets[role] - before, 0)
             self._pending[role] += [ready_at] * added if ready_at > self.now else []

@@ -53,7 +53,7 @@ def test_missing_is_not_zero() -> None:
     assert not seen.idle
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -3.0])
 def test_pm4_a_count_that_is_no_number_is_no_sample(value: float) -> None:
     seen = read({**FULL, signals.STARTED.key: value})
     assert kind(seen) is ProblemKind.NOT_FINITE
