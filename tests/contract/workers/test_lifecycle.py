@@ -17,6 +17,9 @@ from disagg_contract.config import WorkerConfig
 from disagg_contract.discovery import WorkerInfo
 from disagg_contract.labels import Role
 from disagg_contract.settings import to_args
+from disagg_engine.batching import BatchingLoop, Request
+from disagg_engine.kv import CountingLedger
+from disagg_engine.timemodel import Roofline
 from disagg_workers.errors import StartError
 from disagg_workers.main import main
 from disagg_workers.worker import Worker
@@ -248,6 +251,72 @@ async def test_iteration_log_tells_what_the_engine_did(start: Any, tmp_path: Pat
     assert iterations[0]["start"] == pytest.approx(lines[0]["at"])
     for before, after in pairwise(iterations):
         assert after["start"] == before["end"]
+
+
+async def test_recorded_arrivals_give_a_simulated_instance_the_same_iterations(start: Any, tmp_path: Path) -> None:
+    """One engine, two clocks: the record of a real run, fed to the loop under a virtual clock."""
+    path = tmp_path / "iterations.jsonl"
+    site = await start(iteration_log=str(path), prefix_caching=False, time_scale=10.0, max_sequences=8)
+    tasks = []
+    for number in range(24):
+        tasks.append(
+            asyncio.create_task(
+                site.complete(f"{number} {WORDS * (number % 7)}", max_tokens=5 + number, ignore_eos=True)
+            )
+        )
+        await asyncio.sleep(0.003)
+    await asyncio.gather(*tasks)
+    site.worker._log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    real = [(line["start"], line["end"], line["works"]) for line in lines if line["kind"] == "iteration"]
+    arrivals = [line for line in lines if line["kind"] == "arrival"]
+    config, instance = site.worker.simulated.loop.config, site.worker.simulated.instance
+    loop = BatchingLoop(
+        config=config,
+        time_model=Roofline(instance),
+        ledger=CountingLedger(capacity_tokens=instance.kv_capacity_tokens(), block_tokens=16),
+    )
+    for line in arrivals:
+        loop.submit(
+            Request(request_id=line["request"], prompt_tokens=line["prompt"], max_tokens=line["max"]), now=line["at"]
+        )
+    virtual: list[Any] = []
+    while (due := loop.next_seconds()) is not None:
+        for done in loop.complete(now=due):
+            works = [[w.request_id, w.start_tokens, w.new_tokens, w.emits] for w in done.works]
+            virtual.append((done.iteration.start_seconds, done.iteration.end_seconds, works))
+        loop.plan(now=due)
+    assert len(real) > 40
+    assert virtual == real
+
+
+async def test_an_engine_that_fails_ends_everything_with_an_error(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = await start(time_scale=1.0)
+    stream = asyncio.create_task(site.complete(**LONG, stream=True))
+    await eventually(lambda: any(generation.times for generation in site.worker.service.live))
+
+    def broken(*, now: float) -> None:
+        raise RuntimeError("the engine is broken")
+
+    monkeypatch.setattr(site.worker.simulated.loop, "plan", broken)
+    with pytest.raises(RuntimeError, match="the engine is broken"):
+        await site.running
+    ended = await stream
+    assert ended.events[-1]["error"]["code"] == "engine_failed"
+    assert not ended.done
+    assert await site.metric("disagg_worker_requests_total", outcome="failed") == 1
+
+
+async def test_wb6_a_prompt_that_is_all_cached_computes_its_last_block(start: Any) -> None:
+    site = await start()
+    prompt = list(range(1000, 1064))
+    first = await site.complete(prompt, max_tokens=3)
+    computed = await site.metric("disagg_worker_prompt_tokens_total")
+    second = await site.complete(prompt, max_tokens=3)
+    assert second.text == first.text
+    assert second.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 48
+    assert await site.metric("disagg_worker_prompt_tokens_total") - computed == 16
+    assert float(second.headers["x-disagg-ttft-seconds"]) > 0
 
 
 async def test_a_port_in_use_is_an_os_error_that_names_it(start: Any) -> None:
