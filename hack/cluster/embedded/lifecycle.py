@@ -82,7 +82,7 @@ def existing_cluster(state: Path, *, cache: Path) -> tuple[Cluster, Settings]:
 
 
 def _build(cache: Path, *, with_kwok: bool) -> None:
-    needed = [binaries.KUBERNETES, binaries.ETCD, binaries.COREDNS, binaries.PAUSE]
+    needed = [binaries.KUBERNETES, binaries.ETCD, binaries.COREDNS, binaries.PAUSE, binaries.HELM]
     for module in [*needed, binaries.KWOK] if with_kwok else needed:
         binaries.built(module, cache=cache)
 
