@@ -155,6 +155,15 @@ def test_hc3_namespaced_install_has_no_cluster_rights(render: Render) -> None:
     assert parse(TargetsConfig, finder["args"], {}).namespace == "disagg-system"
 
 
+def test_hc3_reading_nodes_is_the_only_cluster_right_and_by_choice(render: Render) -> None:
+    documents = render(*NAMESPACED, "crds.install=false", "rbac.readNodes=true")
+    roles = [d for d in documents if d["kind"] == "ClusterRole"]
+    assert [d["metadata"]["name"] for d in roles] == ["disagg-system-disagg-operator-nodes"]
+    read = {("", resource, verb) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")}
+    assert granted(roles[0]) == read
+    assert not [d for d in render("rbac.readNodes=true") if d["metadata"]["name"].endswith("-nodes")]
+
+
 def operator_config(documents: Iterable[Document]) -> OperatorConfig:
     container = pod_specs(documents)["Deployment/disagg-operator"]["containers"][0]
     assert container["command"] == ["disagg", "operator"]
