@@ -6,14 +6,15 @@ here is estimated, and the worker says what is wrong with it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from disagg_contract.chat import ROLES, ChatMessage, encode_chat
-from disagg_contract.hashing import block_hashes, root_digest
+from disagg_contract.hashing import pack_tokens, root_digest
 from disagg_contract.tokenizer import Tokenizer
 from disagg_router.core.bodies import Inbound
+from disagg_router.core.chains import TOKEN_BYTES, ChainMemo, RememberingTokenizer, TextPacker
 
 BYTES_PER_TOKEN: Final = 5
 """Of English text with the default tokenizer, quotes and keys of JSON included."""
@@ -44,50 +45,48 @@ class HashingReader:
     """Lengths and block hashes from the token ids of the prompt. ``tokenizer`` is the workers' own."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._roots: dict[tuple[str, str | None], bytes] = {}
+        self._packer = TextPacker(tokenizer)
+        # The template encodes texts and asks for markers; the rest of the interface is not its business.
+        self._chat_tokenizer = cast(Tokenizer, RememberingTokenizer(tokenizer, self._packer))
+        self._memo = ChainMemo()
+        self._roots: dict[str, bytes] = {}
 
     def view(self, request: Inbound, *, block_tokens: int) -> PromptView:
         try:
-            tokens = self._tokens(request)
-        except (msgspec.MsgspecError, UnicodeError, OverflowError):
-            tokens = None
-        if not tokens:
+            packed = self._pack(request)
+        except (msgspec.MsgspecError, UnicodeError, OverflowError, TypeError):  # the worker will say what is wrong
+            packed = b""
+        if not packed:
             return _sized(estimate_tokens(request), block_tokens)
-        try:
-            hashes = block_hashes(tokens, block_tokens=block_tokens, root=self._root(request))
-        except (OverflowError, TypeError):  # ids that are no token ids
-            hashes = []
-        return PromptView(len(tokens), -(-len(tokens) // block_tokens), hashes)
+        hashes = self._memo.hashes(packed, block_tokens=block_tokens, root=self._root(request))
+        tokens = len(packed) // TOKEN_BYTES
+        return PromptView(tokens, -(-tokens // block_tokens), hashes)
 
-    def _tokens(self, request: Inbound) -> list[int] | None:
+    def _pack(self, request: Inbound) -> bytes:
+        """Packed token ids; nothing where the prompt is not one prompt."""
         raw = request.fields.get("messages")
         if raw is not None:
-            messages = [
-                ChatMessage(message.role if message.role in ROLES else "user", _text(message.content))
-                for message in _messages.decode(raw)
-            ]
-            return encode_chat(self._tokenizer, messages)
+            turns = [message.turn for message in _messages.decode(raw)]
+            return pack_tokens(encode_chat(self._chat_tokenizer, turns))
         raw = request.fields.get("prompt")
         if raw is None:
-            return None
+            return b""
         prompt = _prompts.decode(raw)
+        if len(prompt) == 1 and isinstance(prompt[0], str | list) and not isinstance(prompt, str):
+            prompt = prompt[0]
         if isinstance(prompt, str):
-            return self._tokenizer.encode(prompt)
+            return self._packer.pack(prompt)
         if prompt and isinstance(prompt[0], int):
-            return list(prompt)
-        if len(prompt) == 1:
-            only = prompt[0]
-            return self._tokenizer.encode(only) if isinstance(only, str) else list(only)
-        return None
+            return pack_tokens(prompt)
+        return b""
 
     def _root(self, request: Inbound) -> bytes:
         salt = _string(request.fields.get("cache_salt"))
-        root = self._roots.get((request.model, salt))
+        root = self._roots.get(request.model) if salt is None else None
         if root is None:
             root = root_digest(model=request.model, salt=salt)
             if salt is None:
-                self._roots[request.model, salt] = root
+                self._roots[request.model] = root
         return root
 
 
@@ -98,6 +97,13 @@ class _Part(msgspec.Struct):
 class _Message(msgspec.Struct):
     role: str = "user"
     content: str | list[_Part] | None = None
+
+    @property
+    def turn(self) -> ChatMessage:
+        content = self.content
+        if not isinstance(content, str):
+            content = "".join(part.text for part in content) if content else ""
+        return ChatMessage(self.role if self.role in ROLES else "user", content)
 
 
 _messages: Final = msgspec.json.Decoder(list[_Message])
@@ -117,12 +123,6 @@ def estimate_tokens(request: Inbound) -> int:
 
 def _sized(tokens: int, block_tokens: int) -> PromptView:
     return PromptView(tokens, -(-tokens // block_tokens))
-
-
-def _text(content: str | list[_Part] | None) -> str:
-    if content is None:
-        return ""
-    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def _string(raw: msgspec.Raw | None) -> str | None:
