@@ -11,16 +11,16 @@ deleted: an id that is given out anew is overwritten before it is read.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
+
+import msgspec
 
 from disagg_contract.hashing import DIGEST_BYTES, extend_packed, pack_tokens
 
 _ABSENT = b"\0" * DIGEST_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class BlockContent:
+class BlockContent(msgspec.Struct, frozen=True, gc=False):
     """One block: digest of everything before it, and its tokens as packed 32-bit ids."""
 
     prefix: bytes

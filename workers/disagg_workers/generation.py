@@ -91,6 +91,10 @@ class Generation:
             self.cancel()
             self._wake()
 
+    def owns(self, sequence: AnswerSequence) -> bool:
+        """Whether the sequence is one of this request's."""
+        return sequence in self._sequences
+
     # ---- the driver's consumer ---------------------------------------------------------------------------------
 
     def sampled(self, sequence: AnswerSequence, sampled: Sampled) -> None:

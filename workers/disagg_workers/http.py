@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from disagg_contract import headers, ports
@@ -116,7 +116,7 @@ class Front:
                 raise
             # The stream's head is out already; the error went into the stream itself.
             response = progress.stream
-        except (ClientConnectionResetError, ConnectionResetError):
+        except ConnectionResetError:
             response = web.Response(status=499)
         except web.HTTPRequestEntityTooLarge:
             outcome = Outcome.REJECTED

@@ -9,7 +9,8 @@ An answer ends, in vLLM's order, by its end token or a stop token or string (``s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from disagg_contract.hashing import BlockChain
 from disagg_contract.openai import Sampling, TokenLogprob
@@ -19,8 +20,7 @@ from disagg_workers.language import Language, choice_seed
 from disagg_workers.text import AnswerText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     """One token: the text it releases, whether it ended the answer, and the key of a block it completed."""
 
     index: int

@@ -225,13 +225,17 @@ class Service:
         inbound = Inbound(sequence, remote, self._pulls)
         task = asyncio.create_task(inbound.run(), name=f"kv-pull-{sequence.request_id}")
         self._pulling.add(task)
-        task.add_done_callback(self._pull_ended)
+        task.add_done_callback(lambda ended: self._pull_ended(ended, sequence))
         return inbound, task
 
-    def _pull_ended(self, task: "asyncio.Task[None]") -> None:
+    def _pull_ended(self, task: "asyncio.Task[None]", sequence: AnswerSequence) -> None:
         self._pulling.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a KV pull ended in a bug", exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _log.error("a KV pull ended in a bug", exc_info=error)
+        for generation in list(self.live):
+            if generation.owns(sequence):
+                generation.fail(ApiError("the KV of the prompt could not be pulled", status=500, code="kv_failed"))
 
     async def close(self) -> None:
         """Wait for pulls that are giving their pins back."""

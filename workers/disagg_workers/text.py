@@ -5,13 +5,13 @@ known. What is sent is never taken back, and the concatenation of a stream equal
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from disagg_contract.tokenizer import Detokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """Text that may be sent now, and the stop string that ended the answer, if one did."""
 
     text: str

@@ -11,6 +11,7 @@ from disagg_contract.labels import Role
 from disagg_contract.transfer import Ack, Block, End, Frame, FrameReader, Pull, RemoteKV, Renew, encode_frame
 from disagg_workers.contents import BlockContent
 from disagg_workers.transfer import payload, server
+from disagg_workers.transfer.client import PullClient
 from tests.contract.workers.conftest import eventually
 
 WORDS = "The quick brown fox jumps over the lazy dog and then sleeps. "
@@ -157,6 +158,19 @@ async def test_kv3_a_prefill_worker_that_dies_or_falls_silent_costs_a_prefill(st
         listening.close()
         await listening.wait_closed()
     assert await pair.decode.metric("disagg_worker_kv_transfer_failures_total") == 3
+
+
+async def test_kv5_a_bug_in_a_pull_fails_the_request_instead_of_hanging_it(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: PullClient, block_ids: Any, *, block_tokens: int) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(PullClient, "pull", broken)
+    reply = await pair.complete(WORDS * 6, **FIELDS)
+    assert (reply.status, reply.json["error"]["code"]) == (500, "kv_failed")
+    await pair.decode.idle()
+    assert await pair.decode.metric("disagg_worker_requests_total", outcome="failed") == 1
 
 
 async def test_kv3_pins_that_nobody_asks_for_are_freed(start: Any) -> None:
