@@ -58,11 +58,12 @@ def run(config: PlannerConfig, profile: Profile) -> int:
 def build_source(config: PlannerConfig, *, namespace: str) -> MetricsSource:
     """Prometheus where it is named, else direct scraping, else a source that says what is missing."""
     window = config.window_seconds or config.interval_seconds
+    model = config.served_model_name or config.model
     timeout = max(min(config.interval_seconds / 2, 10.0), 0.5)
     if config.prometheus_url:
         return PrometheusSource(
             url=config.prometheus_url,
-            target=Target(namespace=namespace, deployment=config.deployment),
+            target=Target(namespace=namespace, deployment=config.deployment, model=model),
             window_seconds=window,
             time_scale=config.time_scale,
             timeout_seconds=timeout,
@@ -71,6 +72,7 @@ def build_source(config: PlannerConfig, *, namespace: str) -> MetricsSource:
         return ScrapeSource(
             router_url=config.router_url,
             discovery_file=config.discovery_file,
+            model=model,
             window_seconds=window,
             timeout_seconds=timeout,
         )

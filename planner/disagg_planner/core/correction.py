@@ -8,6 +8,9 @@ the instances of a role spent in iterations; predicted is the time that the prof
 - decode: iterations · TPOT(context, tokens an iteration) + recomputed prompt tokens / prefill tokens per second. The
   tokens of an iteration are its batch, so that a full batch is not taken for a slow GPU.
 
+With p pipeline stages an instance is busy for 1/p of an iteration's latency, and a decode iteration is one of p
+micro-batches.
+
 Engines that do not export these counters fall back to mean latencies: a prompt's own prefill time against the profile's
 TTFT, and the TPOT of requests against the profile's at the concurrency that Little's law gives.
 
@@ -38,6 +41,7 @@ def prefill_factor(table: ProfileTable, observation: Observation, *, input_token
     work = observation.prefill_work
     if work is not None and work.iterations >= FEWEST_ITERATIONS and work.prompt_tokens > 0:
         predicted = work.iterations * table.ttft_seconds(work.prompt_tokens / work.iterations)
+        predicted /= max(table.profile.prefill_pipeline, 1)
         return factor(work.busy_seconds, predicted, previous)
     if work is None and observation.started >= FEWEST_REQUESTS:
         return factor(observation.prefill_seconds, table.ttft_seconds(input_tokens), previous)
@@ -56,7 +60,8 @@ def decode_factor(
     """k_TPOT of one window; `instances` of decode shared the load."""
     work = observation.decode_work
     if work is not None and work.iterations >= FEWEST_ITERATIONS and work.answer_tokens > 0:
-        step = table.tpot_seconds(context_tokens, work.answer_tokens / work.iterations)
+        stages = max(table.profile.decode_pipeline, 1)
+        step = table.tpot_seconds(context_tokens, stages * work.answer_tokens / work.iterations) / stages
         recomputed = work.prompt_tokens / table.prefill_tokens_per_second(context_tokens)
         return factor(work.busy_seconds, work.iterations * step + recomputed, previous)
     if work is None and observation.tpot is not None and instances > 0 and observation.started >= FEWEST_REQUESTS:

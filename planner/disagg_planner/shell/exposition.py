@@ -1,6 +1,6 @@
 """The text that programs expose at /metrics, reduced to what the signals ask for.
 
-Only wanted series are kept, summed over their labels (a deployment serves one model), histogram buckets by upper bound.
+Only the wanted series of one model are kept, histogram buckets by upper bound.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from disagg_contract.metrics import MODEL
 from disagg_planner.core.signals import Part, Signal
 
 
@@ -22,8 +23,8 @@ class Counters:
     buckets: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
 
-def read_counters(text: str, wanted: Iterable[Signal]) -> Counters:
-    """Totals of the wanted signals. Raises ValueError for text that is no exposition."""
+def read_counters(text: str, wanted: Iterable[Signal], *, model: str) -> Counters:
+    """Totals of the wanted signals of a served model. Raises ValueError for text that is no exposition."""
     by_name = {signal.series: signal for signal in wanted}
     values: dict[str, float] = {}
     buckets: dict[str, dict[float, float]] = {}
@@ -31,7 +32,7 @@ def read_counters(text: str, wanted: Iterable[Signal]) -> Counters:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 signal = by_name.get(sample.name)
-                if signal is None or not math.isfinite(sample.value):
+                if signal is None or sample.labels.get(MODEL) != model or not math.isfinite(sample.value):
                     continue
                 if signal.part is Part.BUCKET:
                     bounds = buckets.setdefault(signal.key, {})

@@ -1,7 +1,8 @@
 """The planner's PromQL, one query a signal.
 
 Selectors are made of the label names that scraping adds (`contract.metrics.SCRAPE_*`): the namespace, the deployment
-and, for workers, the role, so that two deployments in one namespace never mix. All queries are instant.
+and, for workers, the role, so that two deployments in one namespace never mix; and of the model, so that requests for
+models that nobody serves here are no load. All queries are instant.
 
 ==================  ====================================================================================
 what                query (with S the selector, W the window)
@@ -9,7 +10,7 @@ what                query (with S the selector, W the window)
 a counter           ``sum(increase(NAME_total{S}[W]))``; the same for the sum and count of histograms
 a histogram         ``sum by (le) (increase(NAME_bucket{S}[W]))``
 age of the sample   ``min(time() - timestamp(disagg_router_requests_started_total{S}))``
-silent targets      ``up{S} == 0``, without the role
+silent targets      ``up{S} == 0``, without model and role
 ==================  ====================================================================================
 
 `increase` is over the pods' own counters and knows resets; a pod that was restarted loses what it counted between its
@@ -27,16 +28,19 @@ from disagg_planner.core.signals import Part, Signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which deployment is asked about."""
+    """Which deployment is asked about, and the served model name that its series carry."""
 
     namespace: str
     deployment: str
+    model: str
 
     def selector(self, signal: Signal | None = None) -> str:
-        """Label matchers of the pods that export a signal, or of all pods of the deployment."""
+        """Label matchers of the series of a signal, or of all pods of the deployment."""
         labels = {metrics.SCRAPE_NAMESPACE: self.namespace, metrics.SCRAPE_DEPLOYMENT: self.deployment}
-        if signal is not None and signal.role is not None:
-            labels[metrics.SCRAPE_ROLE] = signal.role.value
+        if signal is not None:
+            labels[metrics.MODEL] = self.model
+            if signal.role is not None:
+                labels[metrics.SCRAPE_ROLE] = signal.role.value
         return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 
@@ -48,7 +52,7 @@ def increase(target: Target, signal: Signal, window_seconds: float) -> str:
 
 def age(target: Target) -> str:
     """Seconds since the newest sample of the count of arrivals; no result when the routers are gone."""
-    return f"min(time() - timestamp({signals.STARTED.series}{target.selector()}))"
+    return f"min(time() - timestamp({signals.STARTED.series}{target.selector(signals.STARTED)}))"
 
 
 def silent(target: Target) -> str:

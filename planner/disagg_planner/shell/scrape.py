@@ -40,10 +40,11 @@ class ScrapeSource:
     """Scrapes `router_url` and the workers of `discovery_file`; windows end now and are at least `window_seconds`."""
 
     def __init__(
-        self, *, router_url: str, discovery_file: str, window_seconds: float, timeout_seconds: float = 5.0
+        self, *, router_url: str, discovery_file: str, model: str, window_seconds: float, timeout_seconds: float = 5.0
     ) -> None:
         self._router_url = router_url.rstrip("/") + METRICS_PATH
         self._discovery_file = discovery_file
+        self._model = model
         self._window_seconds = window_seconds
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_seconds))
         self._snapshots: deque[tuple[float, Snapshot]] = deque()
@@ -115,7 +116,7 @@ class ScrapeSource:
             async with self._session.get(url) as response:
                 if response.status != 200:
                     return f"{url} answered {response.status}"
-                return read_counters(await response.text(), wanted)
+                return read_counters(await response.text(), wanted, model=self._model)
         except (aiohttp.ClientError, TimeoutError) as error:
             return f"{url} cannot be scraped: {error or type(error).__name__}"
         except ValueError as error:

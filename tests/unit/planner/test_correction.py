@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from disagg_contract.profile import Profile
 from disagg_planner.core.correction import decode_factor, factor, prefill_factor
 from disagg_planner.core.interpolation import ProfileTable
 from disagg_planner.core.observation import Latency, Observation, Work
@@ -96,3 +97,16 @@ def test_too_few_iterations_say_nothing(table: ProfileTable) -> None:
         at_seconds=0, window_seconds=30, started=2, prefill_work=Work(iterations=2, busy_seconds=9.0, prompt_tokens=99)
     )
     assert k_ttft(table, seen, previous=1.1) == 1.1
+
+
+def test_pipeline_stages_keep_an_instance_busy_for_their_share_only(profile: Profile) -> None:
+    plain, piped = ProfileTable(profile), ProfileTable(replace(profile, prefill_pipeline=2, decode_pipeline=2))
+    seen = Observation(
+        at_seconds=0,
+        window_seconds=30,
+        started=90,
+        prefill_work=Work(iterations=90, busy_seconds=90 * plain.ttft_seconds(755) / 2, prompt_tokens=90 * 755),
+        decode_work=Work(iterations=1000, busy_seconds=500 * plain.tpot_seconds(855, 16), answer_tokens=8000),
+    )
+    assert k_ttft(piped, seen) == pytest.approx(1.0)
+    assert k_tpot(piped, seen) == pytest.approx(1.0)
