@@ -67,9 +67,7 @@ def scraped(prom: Any) -> Any:
 
 
 def test_pm7_every_selector_matches_a_real_page(scraped: Any) -> None:
-    unmatched = [
-        signal.key for signal in signals.SIGNALS if not scraped.evaluate(queries.increase(HERE, signal, 30.0))
-    ]
+    unmatched = [signal.key for signal in signals.SIGNALS if not scraped.evaluate(queries.increase(HERE, signal, 30.0))]
     assert unmatched == []
 
 
