@@ -11,9 +11,10 @@ of its own, and reaches the queue through ``call_soon_threadsafe``.
 import asyncio
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import kopf
 
@@ -71,6 +72,8 @@ class Watcher:
                     registry=self._registry(),
                     settings=settings(namespaced=bool(self._namespace)),
                     standalone=True,
+                    # Its own guess asks for a user name, which an arbitrary uid in a container does not have.
+                    identity=cast(Any, socket.gethostname()),
                     stop_flag=self._stop,
                     **options,
                 )
