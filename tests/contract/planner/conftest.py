@@ -14,12 +14,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from disagg_contract import control
+from disagg_contract.control import Condition, Event, Scale
+from disagg_contract.labels import Role
 from disagg_contract.profile import DecodePoint, PrefillPoint, Profile
 
 Labels = Mapping[str, str]
@@ -149,3 +152,49 @@ def page() -> Callable[..., web.Application]:
         return app
 
     return build
+
+
+class ControlApi:
+    """The control API with its conflict semantics."""
+
+    def __init__(self) -> None:
+        self.scales = {role: Scale(role, 1, "7", current=1, ready=1) for role in (Role.PREFILL, Role.DECODE)}
+        self.conditions: list[Condition] = []
+        self.events: list[Event] = []
+        self.refuse = 0
+
+    def app(self) -> web.Application:
+        async def get(request: web.Request) -> web.Response:
+            return web.Response(body=self.scales[Role(request.match_info["role"])].to_json())
+
+        async def put(request: web.Request) -> web.Response:
+            if self.refuse:
+                return web.Response(status=self.refuse, text="not ready")
+            asked = Scale.from_json(await request.read())
+            held = self.scales[asked.role]
+            if asked.resource_version != held.resource_version:
+                return web.Response(status=409, text="stale")
+            version = str(int(held.resource_version) + 1)
+            self.scales[asked.role] = replace(held, replicas=asked.replicas, resource_version=version)
+            return web.Response(body=self.scales[asked.role].to_json())
+
+        async def condition(request: web.Request) -> web.Response:
+            self.conditions.append(Condition.from_json(await request.read()))
+            assert request.path == control.condition_path(self.conditions[-1].type)
+            return web.Response(status=204)
+
+        async def event(request: web.Request) -> web.Response:
+            self.events.append(Event.from_json(await request.read()))
+            return web.Response(status=204)
+
+        app = web.Application()
+        app.router.add_get("/v1/groups/{role}/scale", get)
+        app.router.add_put("/v1/groups/{role}/scale", put)
+        app.router.add_put("/v1/conditions/{type}", condition)
+        app.router.add_post(control.EVENTS_PATH, event)
+        return app
+
+
+@pytest.fixture
+def api() -> ControlApi:
+    return ControlApi()

@@ -3,74 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from disagg_contract import control
-from disagg_contract.control import Condition, Event, Scale
+from disagg_contract.control import Condition, Event
 from disagg_contract.labels import Role
 from disagg_planner.core.fleet import Group
 from disagg_planner.errors import ScaleConflict, ScaleRefused, ScalerError
 from disagg_planner.shell.control import ControlRuntime
 
 
-class Api:
-    """The control API with its conflict semantics."""
-
-    def __init__(self) -> None:
-        self.scales = {role: Scale(role, 1, "7", current=1, ready=1) for role in (Role.PREFILL, Role.DECODE)}
-        self.conditions: list[Condition] = []
-        self.events: list[Event] = []
-        self.refuse = 0
-
-    def app(self) -> web.Application:
-        async def get(request: web.Request) -> web.Response:
-            return web.Response(body=self.scales[Role(request.match_info["role"])].to_json())
-
-        async def put(request: web.Request) -> web.Response:
-            if self.refuse:
-                return web.Response(status=self.refuse, text="not ready")
-            asked = Scale.from_json(await request.read())
-            held = self.scales[asked.role]
-            if asked.resource_version != held.resource_version:
-                return web.Response(status=409, text="stale")
-            version = str(int(held.resource_version) + 1)
-            self.scales[asked.role] = replace(held, replicas=asked.replicas, resource_version=version)
-            return web.Response(body=self.scales[asked.role].to_json())
-
-        async def condition(request: web.Request) -> web.Response:
-            self.conditions.append(Condition.from_json(await request.read()))
-            assert request.path == control.condition_path(self.conditions[-1].type)
-            return web.Response(status=204)
-
-        async def event(request: web.Request) -> web.Response:
-            self.events.append(Event.from_json(await request.read()))
-            return web.Response(status=204)
-
-        app = web.Application()
-        app.router.add_get("/v1/groups/{role}/scale", get)
-        app.router.add_put("/v1/groups/{role}/scale", put)
-        app.router.add_put("/v1/conditions/{type}", condition)
-        app.router.add_post(control.EVENTS_PATH, event)
-        return app
-
-
 @pytest.fixture
-def api() -> Api:
-    return Api()
-
-
-@pytest.fixture
-async def runtime(api: Api, serve: Any) -> AsyncIterator[ControlRuntime]:
+async def runtime(api: Any, serve: Any) -> AsyncIterator[ControlRuntime]:
     opened = ControlRuntime(url=await serve(api.app()), timeout_seconds=5.0)
     yield opened
     await opened.close()
 
 
-async def test_a_scale_is_read_and_written(api: Api, runtime: ControlRuntime) -> None:
+async def test_a_scale_is_read_and_written(api: Any, runtime: ControlRuntime) -> None:
     state = await runtime.read(Role.DECODE)
     assert state.group == Group(replicas=1, existing=1, ready=1)
     await runtime.write(Role.DECODE, 3, state.resource_version)
@@ -78,7 +30,7 @@ async def test_a_scale_is_read_and_written(api: Api, runtime: ControlRuntime) ->
     assert (await runtime.read(Role.DECODE)).group.replicas == 3
 
 
-async def test_a_stale_version_is_a_conflict(api: Api, runtime: ControlRuntime) -> None:
+async def test_a_stale_version_is_a_conflict(api: Any, runtime: ControlRuntime) -> None:
     state = await runtime.read(Role.PREFILL)
     await runtime.write(Role.PREFILL, 2, state.resource_version)
     with pytest.raises(ScaleConflict):
@@ -86,7 +38,7 @@ async def test_a_stale_version_is_a_conflict(api: Api, runtime: ControlRuntime) 
     assert api.scales[Role.PREFILL].replicas == 2
 
 
-async def test_pl6_a_refusal_is_told_apart(api: Api, runtime: ControlRuntime) -> None:
+async def test_pl6_a_refusal_is_told_apart(api: Any, runtime: ControlRuntime) -> None:
     api.refuse = 422
     with pytest.raises(ScaleRefused, match="refused with 422: not ready"):
         await runtime.write(Role.PREFILL, 2, "7")
@@ -111,7 +63,7 @@ async def test_an_answer_that_is_no_scale_is_an_error(serve: Any) -> None:
     await runtime.close()
 
 
-async def test_conditions_and_events_arrive(api: Api, runtime: ControlRuntime) -> None:
+async def test_conditions_and_events_arrive(api: Any, runtime: ControlRuntime) -> None:
     conditions = (Condition("MetricsAvailable", "True", "MetricsFresh"), Condition("ScalingActive", "False", "Holding"))
     event = Event("Normal", "LoadForecast", "prefill 1 -> 2")
     await runtime.conditions(conditions)
