@@ -84,8 +84,13 @@ def _slow(decision: Decision, one: RoleDecision, settings: Settings) -> str:
     slower = f"iterations take {factor:.2f} times the profile's time"
     if latency is None or one.reason is Reason.SLOWER_THAN_PROFILE:
         return slower
-    share = "" if latency.share is None else f", {100 * latency.share:.0f} % of requests within it"
-    return f"{name} is {latency.mean_seconds:.3g} s against an SLO of {slo:g} s{share}; {slower}"
+    spread = ""
+    if latency.share is not None:
+        spread = f", {100 * latency.share:.0f} % of requests within it"
+    if latency.quantile is not None:
+        more = "more than " if latency.quantile.saturated else ""
+        spread += f", {100 * settings.attainment:.0f} % within {more}{latency.quantile.value:.3g} s"
+    return f"{name} is {latency.mean_seconds:.3g} s against an SLO of {slo:g} s{spread}; {slower}"
 
 
 def _capped(one: RoleDecision, settings: Settings) -> str:

@@ -152,12 +152,13 @@ def _problem(reading: Reading, stale_seconds: float) -> Problem | None:
         return Problem(ProblemKind.MISSING, f"no samples of {name} in the last {reading.window_seconds:g} s")
     if not math.isfinite(started) or started < 0:
         return Problem(ProblemKind.NOT_FINITE, f"{name} increased by {started}, which is no count")
-    if reading.age_seconds is not None and not reading.age_seconds <= stale_seconds:
-        return Problem(
-            ProblemKind.STALE,
-            f"the newest sample of {name} is {reading.age_seconds:.0f} s old, more than {stale_seconds:g} s",
-        )
-    return None
+    if reading.age_seconds is None or reading.age_seconds <= stale_seconds:
+        return None
+    if math.isfinite(reading.age_seconds):
+        age = f"the newest sample of {name} is {reading.age_seconds:.0f} s old, more than {stale_seconds:g} s"
+    else:
+        age = f"{name} has no current sample: no router answers scrapes"
+    return Problem(ProblemKind.STALE, age)
 
 
 def _work(

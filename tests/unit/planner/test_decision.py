@@ -60,7 +60,7 @@ def test_constant_load_on_slow_prefills_scales_prefill_for_ttft(planner: Build) 
     slow = scene.run(lambda at: 3.0, ticks=1, slow=1.5, ttft=0.31)[0]
     assert targets(slow) == (2, 1)
     assert slow.roles[P].reason is Reason.TTFT_ABOVE_SLO
-    assert "TTFT is 0.31 s against an SLO of 0.25 s" in explain(slow, P, scene.settings)
+    assert "TTFT is 0.31 s against an SLO of 0.25 s, 20 % of requests within it" in explain(slow, P, scene.settings)
     after = scene.run(lambda at: 3.0, ticks=6, slow=1.5, ttft=0.2)
     assert {targets(one) for one in after} == {(2, 1)}, "no flapping while the instances stay slow"
 
