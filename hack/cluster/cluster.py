@@ -6,6 +6,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 11):  # noqa: UP036 (this file runs before anything checks what the project requires)
+    sys.exit(
+        f"cluster.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}: name another, python3.12, say"
+    )
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from embedded.cli import main

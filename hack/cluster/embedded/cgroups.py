@@ -74,5 +74,12 @@ def leftovers(group: str) -> list[Path]:
 def _delegate(folder: Path) -> None:
     """Let the children of a v2 group use every controller that it has itself."""
     wanted = " ".join(f"+{name}" for name in (folder / "cgroup.controllers").read_text().split())
-    if wanted:
+    if not wanted:
+        return
+    try:
         (folder / "cgroup.subtree_control").write_text(wanted)
+    except OSError as error:
+        raise NotReadyError(
+            f"{folder} can't pass its controllers on ({error.strerror}): in a container, start that container with"
+            " --privileged --cgroupns=host"
+        ) from error

@@ -44,6 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(f"cluster.py {parsed.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`status | head`): let nothing more be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"cluster.py {parsed.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted; the same command again goes on from here", file=sys.stderr)
         return 130

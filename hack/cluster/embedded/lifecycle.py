@@ -25,13 +25,13 @@ from embedded.status import expected_roles
 from embedded.topology import Node
 
 _LOCK_NAME = "lock"
-_BENIGN = {_LOCK_NAME, ".cluster.json.partial"}
+_BENIGN = {_LOCK_NAME, ".cluster.json.partial", "logs"}
 
 
 def up(state: Path, *, cache: Path, options: dict[str, int | str | None]) -> Cluster:
     """Make the cluster be there, in the shape that the options and the saved settings give."""
     names = names_for(state)
-    _refuse_foreign_folder(state)
+    _refuse_foreign_folder(names)
     with locked(state / _LOCK_NAME, purpose="another command on this cluster"):
         record = read_record(state)
         settings = merge(record.settings if record else Settings(), options)
@@ -55,10 +55,10 @@ def down(state: Path, *, keep_logs: bool = False) -> bool:
     names = names_for(state)
     if not state.exists() and not _traces(names):
         return False
-    _refuse_foreign_folder(state)
+    _refuse_foreign_folder(names)
     with locked(state / _LOCK_NAME, purpose="another command on this cluster"):
         _tear_down(names)
-        say("down: removing the state folder")
+        say("removing the state folder")
         for path in state.iterdir():
             if path.name != _LOCK_NAME and not (keep_logs and path.name == "logs"):
                 _delete(path)
@@ -176,13 +176,13 @@ def _stop_everything(names: Names) -> None:
             grace_seconds=grace_seconds,
         )
 
-    say("down: stopping kubelets, pods and container runtimes")
+    say("stopping kubelets, pods and container runtimes")
     stop("kubelet-", grace_seconds=5)
     stop(f"{POD_ROLE}-", grace_seconds=0)
     stop(f"{SHIM_ROLE}-", grace_seconds=0)
     stop("containerd-", grace_seconds=5)
     stop("node-", grace_seconds=0)
-    say("down: stopping the control plane")
+    say("stopping the control plane")
     stop(*controlplane.CONTROLLERS, grace_seconds=3)
     stop("apiserver", grace_seconds=5)
     stop("etcd", grace_seconds=5)
@@ -191,7 +191,7 @@ def _stop_everything(names: Names) -> None:
 
 def _tear_down(names: Names) -> None:
     _stop_everything(names)
-    say("down: removing network and control groups")
+    say("removing network and control groups")
     network.remove(names)
     cgroups.remove(names.cgroup)
 
@@ -209,11 +209,12 @@ def _traces(names: Names) -> bool:
     return bool(running or cgroups.leftovers(names.cgroup) or network.link_exists(names) or network.exists(names))
 
 
-def _refuse_foreign_folder(state: Path) -> None:
-    present = {path.name for path in state.iterdir()} if state.exists() else set()
-    if "cluster.json" not in present and present - _BENIGN and present != {"logs", _LOCK_NAME}:
+def _refuse_foreign_folder(names: Names) -> None:
+    """Refuse a folder that holds something else. One from which things were deleted by hand has left traces outside."""
+    present = {path.name for path in names.state.iterdir()} if names.state.exists() else set()
+    if "cluster.json" not in present and present - _BENIGN and not _traces(names):
         raise SpecError(
-            f"{state} is not empty and holds no cluster: nothing was touched; name a folder of its own with --state"
+            f"{names.state} is not empty and holds no cluster: nothing was touched; name another folder with --state"
         )
 
 
@@ -221,7 +222,7 @@ def _delete(path: Path) -> None:
     for line in Path("/proc/self/mounts").read_text().splitlines():
         where = line.split()[1]
         if Path(where).is_relative_to(path):
-            run(["umount", "--lazy", where])
+            run(["umount", "--no-mtab", "--lazy", where])
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

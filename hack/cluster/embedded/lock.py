@@ -43,7 +43,7 @@ def locked(path: Path, *, purpose: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_host() -> Iterator[None]:
-    """Hold the one lock of this machine under which clusters choose their networks; it leaves no file behind."""
+    """Hold the one lock of this machine, for what clusters must not do at the same time; it leaves no file behind."""
     descriptor = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

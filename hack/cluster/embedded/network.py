@@ -85,7 +85,7 @@ def remove(names: Names) -> None:
     if link_exists(names):
         run(["ip", "link", "delete", names.veth])
     while exists(names):
-        run(["umount", "--lazy", names.netns])
+        run(["umount", "--no-mtab", "--lazy", names.netns])
     names.netns.unlink(missing_ok=True)
 
 

@@ -24,9 +24,9 @@ from embedded.topology import Node
 
 _HOLDER_SCRIPT = """
 echo "$1" > /proc/sys/kernel/hostname
-for hidden in {hidden}; do mount -t tmpfs -o mode=0755 "$1" "$hidden"; done
-for setting in {settings}; do mount --bind "$2/sysctl/$setting" "/proc/sys/$setting"; done
-mount --make-rshared /
+for hidden in {hidden}; do mount --no-mtab -t tmpfs -o mode=0755 "$1" "$hidden"; done
+for setting in {settings}; do mount --no-mtab --bind "$2/sysctl/$setting" "/proc/sys/$setting"; done
+mount --no-mtab --make-rshared /
 exec sleep infinity
 """
 
@@ -55,8 +55,10 @@ def roles(index: int) -> tuple[tuple[str, ...], ...]:
 def start_runtime(cluster: Cluster, node: Node) -> None:
     """Start the node's namespaces and its containerd, and wait for its socket."""
     running = processes.by_role(cluster.processes())
-    if node.name not in running and any(role in running for group in roles(node.index) for role in group):
-        say(f"{node.name}: its namespaces are gone, restarting it")
+    holder = running.get(node.name)
+    fits = holder is not None and holder.spec == processes.fingerprint(_holder_command(cluster, node))
+    if not fits and any(role in running for group in roles(node.index) for role in group):
+        say(f"{node.name}: its namespaces are gone or out of date, restarting it")
         stop(cluster, node.index)
     _write_files(cluster, node)
     _start_holder(cluster, node)
@@ -129,10 +131,7 @@ def _write_files(cluster: Cluster, node: Node) -> None:
 
 def _start_holder(cluster: Cluster, node: Node) -> None:
     """Start the process that holds the node's namespaces, and wait until its mounts are made."""
-    script = _HOLDER_SCRIPT.format(hidden=" ".join(HIDDEN_IN_NODES), settings=" ".join(KERNEL_SETTINGS))
-    argv = ["unshare", "--mount", "--uts", "--propagation", "private", "--"]
-    argv += ["sh", "-euc", script, "sh", node.name, str(folder(cluster, node))]
-    if not cluster.ensure_running(node.name, argv):
+    if not cluster.ensure_running(node.name, _holder_command(cluster, node)):
         return
 
     def asleep() -> bool:
@@ -140,6 +139,12 @@ def _start_holder(cluster: Cluster, node: Node) -> None:
         return holder is not None and Path(f"/proc/{holder.pid}/comm").read_text() == "sleep\n"
 
     wait_until(asleep, what=f"namespaces of {node.name}", timeout_seconds=20, alive=lambda: cluster.why_dead(node.name))
+
+
+def _holder_command(cluster: Cluster, node: Node) -> list[str]:
+    script = _HOLDER_SCRIPT.format(hidden=" ".join(HIDDEN_IN_NODES), settings=" ".join(KERNEL_SETTINGS))
+    namespaces = ["unshare", "--mount", "--uts", "--propagation", "private", "--"]
+    return [*namespaces, "sh", "-euc", script, "sh", node.name, str(folder(cluster, node))]
 
 
 def _start_inside(cluster: Cluster, node: Node, role: str, argv: list[str], *files: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from embedded.binaries import min_go_version
 from embedded.cgroups import hierarchies
 from embedded.errors import CommandError, PreflightError
+from embedded.lock import locked_host
 from embedded.names import HIDDEN_IN_NODES
 from embedded.shell import run, say
 
@@ -112,15 +113,19 @@ def require(*purposes: str, cache: Path, may_install: bool) -> None:
     machine = inspect(purposes)
     packages = missing_packages(machine, purposes)
     if packages and may_install and machine.is_root and machine.has_apt:
-        say(f"installing Debian packages: {' '.join(packages)} (forbid with --no-install or {FORBID_INSTALL}=1)")
-        _install(packages)
+        with locked_host():
+            if packages := missing_packages(inspect(purposes), purposes):
+                listed = " ".join(packages)
+                say(f"installing Debian packages: {listed} (forbid with --no-install or {FORBID_INSTALL}=1)")
+                _install(packages)
         machine = inspect(purposes)
     if left := problems(machine, purposes, cache=cache):
         raise PreflightError("\n".join(["this machine can't do that yet:", *(f"  - {problem}" for problem in left)]))
 
 
 def _install(packages: list[str]) -> None:
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    # Another apt-get may be at work: wait for it.
+    install = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "--yes", "--no-install-recommends", *packages]
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     with _no_daemons():
         try:

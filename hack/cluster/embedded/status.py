@@ -76,6 +76,7 @@ def _node(item: dict[str, Any]) -> dict[str, Any]:
         "fake": labels.get(KWOK_LABEL) == "kwok",
         "domain": labels.get(DOMAIN_LABEL),
         "gpus": int(item["status"].get("allocatable", {}).get(GPU_RESOURCE, 0)),
+        "images": sorted(n for i in item["status"].get("images", []) for n in i["names"] or () if "@" not in n),
     }
 
 
@@ -104,6 +105,8 @@ def render(report: dict[str, Any]) -> str:
         if not node["fake"]:
             ready = "yes" if node["ready"] else "NO"
             lines.append(f"{node['name']:<20} {ready:<6} {node['gpus']:>5}  {node['domain'] or '-'}")
+    held = {image for node in report["nodes"] for image in node["images"]}
+    lines += ["", "images", *(f"  {image}" for image in sorted(held))] if held else []
     if fake:
         ready_count, gpus = sum(node["ready"] for node in fake), sum(node["gpus"] for node in fake)
         lines.append(

@@ -100,7 +100,8 @@ def _load_archive(cluster: Cluster, node: Node, archive: Path, name: str, digest
 
 
 def _load_image(cluster: Cluster, node: Node, image: Image) -> bool:
-    if image.digest in run(_ctr(cluster, node, "images", "ls", f"name=={image.name}"), hint=_hint(cluster, node)):
+    before = _listed(cluster, node).get(image.name)
+    if before == image.digest:
         return False
     present = set(run(_ctr(cluster, node, "content", "ls", "--quiet")).split())
     argv = _ctr(cluster, node, "images", "import", "-")
@@ -116,7 +117,21 @@ def _load_image(cluster: Cluster, node: Node, image: Image) -> bool:
     if process.returncode != 0:
         raise CommandError(f"{node.name} did not take {image.name}: {said[-1000:].strip()}. {_hint(cluster, node)}")
     say(f"{node.name}: imported {image.name} ({size_bytes / 1e6:.1f} MB)")
+    _forget(cluster, node, before)
     return True
+
+
+def _listed(cluster: Cluster, node: Node) -> dict[str, str]:
+    """Map each image name that a node knows to the hash of its manifest."""
+    lines = run(_ctr(cluster, node, "images", "ls"), hint=_hint(cluster, node)).splitlines()[1:]
+    return {words[0]: words[2] for words in map(str.split, lines)}
+
+
+def _forget(cluster: Cluster, node: Node, digest: str | None) -> None:
+    """Let go of an image that has lost its name to a newer one; what still runs from it keeps its files."""
+    holders = [name for name, theirs in _listed(cluster, node).items() if theirs == digest]
+    if holders and all(name.startswith("sha256:") for name in holders):
+        run(_ctr(cluster, node, "images", "rm", *holders))
 
 
 def _ctr(cluster: Cluster, node: Node, *arguments: str) -> list[str]:

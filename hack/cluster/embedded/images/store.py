@@ -139,7 +139,7 @@ def supports_overlay(folder: Path) -> bool:
         for name in ("lower", "upper", "work", "merged"):
             (Path(scratch) / name).mkdir()
         options = f"lowerdir={scratch}/lower,upperdir={scratch}/upper,workdir={scratch}/work"
-        mount = ["mount", "-t", "overlay", "overlay", "-o", options, f"{scratch}/merged"]
+        mount = ["mount", "--no-mtab", "-t", "overlay", "overlay", "-o", options, f"{scratch}/merged"]
         return succeeds(["unshare", "--mount", "--propagation", "private", *mount])
 
 
