@@ -148,22 +148,26 @@ def _placement(facts: Facts, placement: PlacementFacts) -> PlacementStatus:
 
 
 def transitions(before: DeploymentStatus, after: DeploymentStatus) -> tuple[Note, ...]:
-    """Events for what changed between two statuses: a condition's status, or the reason it is False for."""
+    """Events for what changed between two statuses: a condition that turned, or a new thing that is in the way.
+
+    Steps on the way from one to the other (created, placed, starting) are no news of their own.
+    """
     notes: list[Note] = []
     for new in after.conditions:
         old = find_condition(before.conditions, new.type)
         if old is not None and (old.status, old.reason) == (new.status, new.reason):
             continue
-        if new.type not in (ConditionType.READY, ConditionType.GANG_SCHEDULED, ConditionType.MODEL_FITS):
-            continue
-        if old is None and new.status == "True" and new.type == ConditionType.MODEL_FITS:
-            continue
-        kind = "Warning" if new.status == "False" and new.reason in _WARN else "Normal"
-        notes.append(Note(kind, new.reason, new.message))
+        obstacle = new.reason in OBSTACLES
+        turned = new.status == "True" if old is None else old.status != new.status
+        quiet = new.type not in _TOLD or (old is None and new.type == ConditionType.MODEL_FITS)
+        if obstacle or (turned and not quiet):
+            notes.append(Note("Warning" if obstacle else "Normal", new.reason, new.message))
     return _unique(notes)
 
 
-_WARN = frozenset(
+_TOLD = (ConditionType.READY, ConditionType.GANG_SCHEDULED, ConditionType.MODEL_FITS)
+
+OBSTACLES = frozenset(
     {
         "InsufficientCapacity",
         "NoEligibleNodes",
@@ -180,6 +184,7 @@ _WARN = frozenset(
         "GpuBudgetExceeded",
     }
 )
+"""Reasons that somebody has to do something about."""
 
 
 def _unique(notes: Sequence[Note]) -> tuple[Note, ...]:

@@ -261,7 +261,7 @@ class DeploymentReconciler:
             self._metrics.placement("placed")
             where = f" in {outcome.domain.value}" if outcome.domain.value else ""
             names = ", ".join(f"{item.name} on {outcome.nodes[item.uid].name}" for item in gang.instances[:8])
-            work.notes.append(Note("Normal", "GangPlaced", f"placed {len(gang.instances)} instances{where}: {names}"))
+            work.notes.append(Note("Normal", "GangPlaced", f"{len(gang.instances)} pinned{where}: {names}"))
         if state.gangs:
             await self._read_pods(work)
 

@@ -62,7 +62,7 @@ class Pods:
             else:
                 await self._change(action, deployment.namespace, pods, now, done)
         done.notes += [
-            Note("Normal", "InstancesCreated", f"created {number} {role.value} instances")
+            Note("Normal", "InstancesCreated", f"created {number} {role.value} instance{'s' if number > 1 else ''}")
             for role, number in created.items()
             if number
         ]
