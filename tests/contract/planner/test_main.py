@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -126,16 +125,13 @@ async def test_a_whole_run_in_the_process_runtime(
         sys.executable, "-c", PROGRAM, str(saved), *to_args(config), stderr=asyncio.subprocess.PIPE
     )
     try:
-        await until(lambda: api.scales[Role.PREFILL].replicas >= 3, process)
-        assert api.scales[Role.DECODE].replicas >= 2
-        reasons = {event.reason for event in api.events}
-        assert "LoadForecast" in reasons
+        await until(lambda: api.scales[Role.PREFILL].replicas >= 3 and api.scales[Role.DECODE].replicas >= 2, process)
+        await until(lambda: "LoadForecast" in {event.reason for event in api.events}, process)
         for role in (Role.PREFILL, Role.DECODE):
             scale = api.scales[role]
             api.scales[role] = replace(scale, current=scale.replicas, ready=scale.replicas)
         started[2] = 0.0
         await until(lambda: api.scales[Role.PREFILL].replicas == api.scales[Role.DECODE].replicas == 1, process)
-        assert json.loads(api.scales[Role.DECODE].to_json())["replicas"] == 1
         process.send_signal(signal.SIGTERM)
         _, errors = await asyncio.wait_for(process.communicate(), 60)
     finally:

@@ -154,7 +154,7 @@ def outage() -> Callable[..., Observation]:
 
 @dataclass
 class Simulated:
-    """A planner's core and a fleet that obeys: new instances are ready `ready_after` seconds after they were asked for."""
+    """A planner's core and a fleet that obeys: new instances are ready `ready_after` seconds after the ask."""
 
     settings: Settings
     table: ProfileTable
