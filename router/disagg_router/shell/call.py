@@ -157,7 +157,7 @@ class Call:
         self._clear()
         worker, request = command.worker, self._request
         self._sent_at = self._desk.now()
-        host = f"{worker.host}:{worker.port}".encode()
+        host = wire.authority(worker.host, worker.port)
         self._ticket = self._desk.pool.send(
             (worker.host, worker.port),
             wire.leg_request(request.target, host, command.body, request_id=request.request_id, passed=request.passed),

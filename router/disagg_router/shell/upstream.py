@@ -17,6 +17,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from disagg_router.core.exchange import Failure
+from disagg_router.shell.wire import authority
 
 log = logging.getLogger(__name__)
 
@@ -405,9 +406,8 @@ class Fetch:
     async def get(pool: Pool, address: Address, path: str, *, timeout_seconds: float) -> tuple[int, bytes]:
         """Raises OSError if there is no answer, TimeoutError if there is none in time."""
         fetch = Fetch()
-        host, port = address
-        head = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: application/json\r\n\r\n".encode()
-        ticket = pool.send(address, head, fetch)
+        head = b"GET %b HTTP/1.1\r\nHost: %b\r\nAccept: application/json\r\n\r\n"
+        ticket = pool.send(address, head % (path.encode(), authority(*address)), fetch)
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await fetch._future

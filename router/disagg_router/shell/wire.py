@@ -46,6 +46,11 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def authority(host: str, port: int) -> bytes:
+    """Value of a Host header."""
+    return f"[{host}]:{port}".encode() if ":" in host else f"{host}:{port}".encode()
+
+
 def leg_request(path: bytes, host: bytes, body: bytes, *, request_id: bytes, passed: bytes) -> bytes:
     """Request of a leg. ``passed`` holds header lines of the client that are passed on."""
     return (

@@ -1,6 +1,7 @@
 """What reaches the workers and what reaches the client, over real HTTP."""
 
 import json
+import socket
 
 import openai
 import pytest
@@ -190,3 +191,13 @@ async def test_an_answer_too_large_to_hold_is_relayed_as_it_comes(bench, pair, t
     router = await bench(*pair)
     body = await (await router.post({"max_tokens": 20_000})).json()
     assert body["choices"][0]["text"] == tools.text(20_000)
+
+
+async def test_no_side_waits_for_acknowledgements(bench, pair):
+    router = await bench(*pair)
+    await (await router.post({"stream": True})).read()
+    transports = [front._transport for front in router.app._fronts]
+    transports += [connection._transport for connection in router.app.pool._address]
+    assert len(transports) >= 3
+    for transport in transports:
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
