@@ -165,7 +165,8 @@ def test_hc3_reading_nodes_is_the_only_cluster_right_and_by_choice(render: Rende
 
 
 def operator_config(documents: Iterable[Document]) -> OperatorConfig:
-    container = pod_specs(documents)["Deployment/disagg-operator"]["containers"][0]
+    (spec,) = [spec for name, spec in pod_specs(documents).items() if name.endswith("-operator")]
+    container = spec["containers"][0]
     assert container["command"] == ["disagg", "operator"]
     return parse(OperatorConfig, container["args"], {})
 
@@ -260,6 +261,12 @@ def test_operator_is_one_and_never_two(render: Render) -> None:
     assert deployment["spec"]["replicas"] == 1
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     assert named(render("operator.replicas=0"), "Deployment", "disagg-operator")["spec"]["replicas"] == 0
+
+
+def test_the_lease_goes_with_the_release(render: Render) -> None:
+    documents = render("fullnameOverride=other")
+    assert named(documents, "Lease", labels.MANAGER)["metadata"]["namespace"] == "disagg-system"
+    assert operator_config(documents).lease_namespace == "disagg-system"
 
 
 def test_operator_ports_are_the_contract_s(render: Render) -> None:
