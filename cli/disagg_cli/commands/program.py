@@ -40,7 +40,7 @@ _EXAMPLES = {
     "operator": ("disagg operator --namespace default                            watch one namespace",),
     "fake-gpus": (
         "disagg fake-gpus --gpus-per-node 8                             8 fake GPUs on each node that has none",
-        "disagg fake-gpus --remove                                      take them all away again",
+        "disagg fake-gpus --remove true                                 take them all away again",
     ),
 }
 
