@@ -49,6 +49,7 @@ class ApiServer:
 
     async def _get(self, request):
         self.selectors.add(request.query["labelSelector"])
+        assert request.headers["authorization"] == "Bearer t"
         if self.status != 200:
             return web.json_response({"kind": "Status", "message": "no"}, status=self.status)
         if request.query.get("watch") not in ("true", "True"):

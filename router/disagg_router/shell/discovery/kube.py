@@ -12,9 +12,9 @@ decoded.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import aiohttp
 import msgspec
@@ -77,11 +77,13 @@ _pod: Final = msgspec.json.Decoder(_Pod)
 
 
 class Pods(Protocol):
-    """Reads pods of one namespace from an API server; ``kubernetes.aio``'s CoreV1Api does."""
+    """Reads pods from an API server."""
 
-    async def list_namespaced_pod_without_preload_content(
-        self, namespace: str, **kwargs: Any
-    ) -> aiohttp.ClientResponse: ...
+    async def get(
+        self, namespace: str, query: Sequence[tuple[str, str]], *, timeout_seconds: float
+    ) -> aiohttp.ClientResponse:
+        """List or watch of the pods of a namespace, its body not read yet; to be entered as a context."""
+        ...
 
 
 Connect = Callable[[], AbstractAsyncContextManager[Pods]]
@@ -113,11 +115,8 @@ class KubeSource:
                     wait = min(2 * wait, LAST_RETRY_SECONDS)
 
     async def _list(self, api: Pods) -> tuple[dict[str, _Pod], str]:
-        async with await api.list_namespaced_pod_without_preload_content(
-            self._namespace,
-            label_selector=self._selector,
-            _request_timeout=LIST_TIMEOUT_SECONDS,
-        ) as answer:
+        query = [("labelSelector", self._selector)]
+        async with await api.get(self._namespace, query, timeout_seconds=LIST_TIMEOUT_SECONDS) as answer:
             body = await answer.read()
             if answer.status != 200:
                 raise DiscoveryError(_refusal(answer.status, body, self._namespace))
@@ -129,14 +128,13 @@ class KubeSource:
 
     async def _follow(self, api: Pods, pods: dict[str, _Pod], version: str) -> AsyncIterator[dict[str, _Pod]]:
         """``pods`` after each event, until the watch ends."""
-        async with await api.list_namespaced_pod_without_preload_content(
-            self._namespace,
-            label_selector=self._selector,
-            resource_version=version,
-            watch=True,
-            timeout_seconds=WATCH_SECONDS,
-            _request_timeout=STALE_SECONDS,
-        ) as answer:
+        query = [
+            ("labelSelector", self._selector),
+            ("resourceVersion", version),
+            ("watch", "true"),
+            ("timeoutSeconds", str(WATCH_SECONDS)),
+        ]
+        async with await api.get(self._namespace, query, timeout_seconds=STALE_SECONDS) as answer:
             if answer.status != 200:
                 raise DiscoveryError(_refusal(answer.status, await answer.read(), self._namespace))
             async for line in _lines(answer):
