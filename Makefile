@@ -7,11 +7,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-NODES ?= 2
-GPUS ?= 8
-KWOK ?= 0
 CLUSTER := $(PYTHON) hack/cluster/cluster.py
 CLUSTER_FLAGS := $(if $(STATE),--state $(STATE))
+CLUSTER_SHAPE := $(if $(NODES),--nodes $(NODES)) $(if $(GPUS),--gpus $(GPUS)) $(if $(KWOK),--kwok $(KWOK))
 
 SOURCES := contract engine crds router planner operator workers load cli
 LINTED := $(SOURCES) tests benchmarks hack/cluster
@@ -57,7 +55,7 @@ generate: install  ## Write the files that are generated from code
 
 .PHONY: cluster-up
 cluster-up:  ## Start a real Kubernetes on this machine (root); prints the KUBECONFIG to use
-	$(CLUSTER) up $(CLUSTER_FLAGS) --nodes $(NODES) --gpus $(GPUS) --kwok $(KWOK)
+	$(CLUSTER) up $(CLUSTER_FLAGS) $(CLUSTER_SHAPE)
 
 .PHONY: cluster-down
 cluster-down:  ## Stop it and leave nothing behind

@@ -46,10 +46,22 @@ def gpu_nodes(kube: Kube) -> dict[str, tuple[str, int]]:
     return found
 
 
+def free_gpus(kube: Kube, node: str) -> int:
+    """GPUs of a node that no pod holds, whoever it belongs to."""
+    pods_there = json.loads(kube("get", "pods", "-A", "-o", "json", f"--field-selector=spec.nodeName={node}"))["items"]
+    held = sum(
+        int(container.get("resources", {}).get("requests", {}).get(labels.GPU_RESOURCE, 0))
+        for pod in pods_there
+        if pod["status"]["phase"] not in ("Succeeded", "Failed")
+        for container in pod["spec"]["containers"]
+    )
+    return gpu_nodes(kube)[node][1] - held
+
+
 def hold_all_but(kube: Kube, node: str, left: int) -> None:
-    _, gpus = gpu_nodes(kube)[node]
-    if gpus > left:
-        kube.apply(gpu_blocker(f"hold-{node}", node, gpus - left))
+    free = free_gpus(kube, node)
+    if free > left:
+        kube.apply(gpu_blocker(f"hold-{node}", node, free - left))
         kube("wait", "pod", f"hold-{node}", "--for=condition=Ready", "--timeout=60s")
 
 

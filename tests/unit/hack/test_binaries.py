@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from embedded import binaries
 from embedded.binaries import ETCD, HELM, KUBERNETES, MODULES, cache_key, link_flags, min_go_version, pinned_version
 from embedded.errors import BuildError

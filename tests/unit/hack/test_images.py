@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from embedded.errors import SpecError
 from embedded.images.archive import PAUSE_IMAGE, write_program_image
 from embedded.images.load import full_name, write_thin_archive

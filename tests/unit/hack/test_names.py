@@ -4,10 +4,11 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
-from embedded.errors import SpecError
-from embedded.names import MAX_NODES, Subnets, choose_subnets, names_for
 from hypothesis import given
 from hypothesis import strategies as st
+
+from embedded.errors import SpecError
+from embedded.names import MAX_NODES, Subnets, choose_subnets, names_for
 
 FOLDERS = st.from_regex(r"/var/tmp/[a-z0-9]{1,30}", fullmatch=True).map(Path)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from embedded import preflight
 from embedded.errors import PreflightError
 from embedded.preflight import Machine, missing_packages, problems

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from embedded import processes
 from embedded.processes import POD_ROLE, ROLE_MARK, SHIM_ROLE, SPEC_MARK, STATE_MARK, by_role, find, fingerprint
 

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from embedded.errors import SpecError
 from embedded.lifecycle import down, up
 from embedded.lock import locked

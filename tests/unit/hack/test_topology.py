@@ -1,6 +1,7 @@
 """What `--nodes`, `--gpus`, `--topology` and `--kwok` mean."""
 
 import pytest
+
 from embedded.errors import SpecError
 from embedded.topology import DOMAIN_LABEL, kwok_nodes, parse_gpus, parse_topology, real_nodes
 
