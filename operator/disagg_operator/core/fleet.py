@@ -15,9 +15,10 @@ class Instance:
     """One instance as observed.
 
     ``gated``: carries our scheduling gate. ``pinned_node``: node that we chose; ``placed_at`` when (epoch seconds).
-    ``node``: node that it is bound to. ``ready``: serves. ``draining_since``: when it was marked; None: not marked.
-    ``drained``: it was asked and says that nothing is in flight or waiting to be pulled. ``failed``: it ended for good
-    and holds no resources. ``terminating``: deletion was asked for; it holds its GPUs until it is gone.
+    ``node``: node that it is bound to. ``domain``: the one it was placed in, as its label says. ``ready``: serves.
+    ``draining_since``: when it was marked; None: not marked. ``drained``: it was asked and says that nothing is in
+    flight or waiting to be pulled. ``failed``: it ended for good and holds no resources. ``terminating``: deletion was
+    asked for; it holds its GPUs until it is gone.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Instance:
     pinned_node: str = ""
     placed_at: float | None = None
     node: str = ""
+    domain: str = ""
     ready: bool = False
     draining_since: float | None = None
     drained: bool = False

@@ -44,6 +44,7 @@ def instance(pod: Manifest, *, drained: bool = False) -> Instance:
         pinned_node=selector.get(labels.HOSTNAME, "") if placed_at is not None else "",
         placed_at=placed_at,
         node=spec.get("nodeName", ""),
+        domain=own.get(labels.NVLINK_DOMAIN, ""),
         ready=is_ready(pod),
         draining_since=_draining_since(own, notes),
         drained=drained,

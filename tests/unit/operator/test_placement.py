@@ -179,11 +179,12 @@ def test_the_search_says_when_its_bound_was_hit() -> None:
 def test_promises_bridge_the_lag_of_the_watch() -> None:
     ledger = Ledger()
     ledger.promise([used("a1", 3, "p1")], now=0.0)
-    snapshot = Snapshot.take([node("a1")], ledger.outstanding(shown={}, now=1.0))
+    snapshot = Snapshot.take([node("a1")], ledger.outstanding(now=1.0))
     refused(plan(gang(2), snapshot))
-    assert ledger.outstanding(shown={"p1": "a1"}, now=2.0) == ()
+    ledger.withdraw(["p1"])
+    assert ledger.outstanding(now=2.0) == ()
     ledger.promise([used("a1", 3, "p2")], now=0.0)
-    assert ledger.outstanding(shown={}, now=61.0) == ()
+    assert ledger.outstanding(now=61.0) == ()
 
 
 def test_a_domain_that_failed_is_left_out_longer_each_time() -> None:

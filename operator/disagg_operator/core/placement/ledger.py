@@ -5,7 +5,7 @@ node as free. The ledger bridges it: it holds what was promised in this process 
 bound or gone, or until the promise is too old to be true. It also remembers domains that failed a bind deadline.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from disagg_operator.core.placement.snapshot import PodUse
@@ -34,17 +34,13 @@ class Ledger:
             self._promises[use.uid] = (use, now)
 
     def withdraw(self, uids: Iterable[str]) -> None:
-        """The patch failed, or the pod was given back."""
+        """The watch shows what came of the promise, the patch failed, or the pod was given back."""
         for uid in uids:
             self._promises.pop(uid, None)
 
-    def outstanding(self, *, shown: Mapping[str, str], now: float) -> tuple[PodUse, ...]:
-        """Promises that the watch does not show. ``shown``: node by UID of pods that the watch has with a node."""
-        self._promises = {
-            uid: (use, at)
-            for uid, (use, at) in self._promises.items()
-            if uid not in shown and now - at < PROMISE_SECONDS
-        }
+    def outstanding(self, *, now: float) -> tuple[PodUse, ...]:
+        """Promises that still count. One that nothing was heard of for a minute is forgotten."""
+        self._promises = {uid: (use, at) for uid, (use, at) in self._promises.items() if now - at < PROMISE_SECONDS}
         return tuple(use for use, _ in self._promises.values())
 
     def failed(self, owner: str, domain: str, *, now: float) -> float:

@@ -62,10 +62,7 @@ class ClusterView:
 
     def snapshot(self, *, now: float) -> Snapshot:
         """Nodes and free amounts now, promises of this process included."""
-        shown = {uid: use.node or use.hostname for uid, use in self.uses.items()}
-        return Snapshot.take(
-            self.nodes.values(), [*self.uses.values(), *self._ledger.outstanding(shown=shown, now=now)]
-        )
+        return Snapshot.take(self.nodes.values(), [*self.uses.values(), *self._ledger.outstanding(now=now)])
 
     async def _follow(
         self,
@@ -104,6 +101,7 @@ class ClusterView:
     def _all_pods(self, items: list[Object]) -> None:
         uses = (reading.use(item) for item in items)
         self.uses = {use.uid: use for use in uses if use is not None}
+        self._ledger.withdraw(self.uses)
         self._freed()
 
     def _node(self, kind: str, item: Object) -> None:
@@ -119,6 +117,9 @@ class ClusterView:
     def _pod(self, kind: str, item: Object) -> None:
         uid = item["metadata"]["uid"]
         use = None if kind == "DELETED" else reading.use(item)
+        if use is not None or kind == "DELETED":
+            # A promise ends when the watch shows what came of it, even if nobody plans before the pod is gone again.
+            self._ledger.withdraw([uid])
         if use is not None:
             self.uses[uid] = use
         elif self.uses.pop(uid, None) is not None:

@@ -242,8 +242,12 @@ class DeploymentReconciler:
         await self._placer.ready()
         target = self._target(work)
         level = work.deployment.spec.placement.required_level
-        await self._give_back(work, target, level)
+        await self._give_back(work, target)
         state = self._gangs(work, target)
+        key = (work.deployment.namespace, work.deployment.name)
+        if state.gangs:
+            # Before the snapshot is taken: room that appears from then on wakes it.
+            self.waiting.add(key)
         for gang in state.gangs:
             home = self._placer.home(work.instances(), level)
             outcome = await self._placer.place(
@@ -262,13 +266,14 @@ class DeploymentReconciler:
             where = f" in {outcome.domain.value}" if outcome.domain.value else ""
             names = ", ".join(f"{item.name} on {outcome.nodes[item.uid].name}" for item in gang.instances[:8])
             work.notes.append(Note("Normal", "GangPlaced", f"{len(gang.instances)} pinned{where}: {names}"))
+        if work.no_room is None:
+            self.waiting.discard(key)
         if state.gangs:
             await self._read_pods(work)
 
-    async def _give_back(self, work: Pass, target: Target, level: str | None) -> None:
+    async def _give_back(self, work: Pass, target: Target) -> None:
         for attempt in overdue(target, Observed(self._clock(), work.instances())):
-            home = self._placer.home(attempt, level)
-            self._placer.give_back(work.owner, attempt, home.domain if home is not None else None)
+            self._placer.give_back(work.owner, attempt)
             self._metrics.placement("bind-timeout")
             for member in attempt:
                 await self._api.delete(PODS, member.name, namespace=work.deployment.namespace, uid=member.uid)
@@ -353,7 +358,6 @@ class DeploymentReconciler:
             if item.alive and item.placed_at is not None and not item.scheduled:
                 due.append(max(0.5, item.placed_at + deadline - now))
         if work.no_room is not None:
-            self.waiting.add((work.deployment.namespace, work.deployment.name))
             due.append(self._placer.wait(work.owner) or NO_ROOM_SECONDS)
         if work.failure is not None:
             due.append(RETRY_SECONDS)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disagg_contract.labels import HOSTNAME
@@ -148,11 +148,14 @@ class Placer:
             # It was deleted meanwhile: its replacement is the next pass's business.
             self._ledger.withdraw([metadata["uid"]])
 
-    def give_back(self, owner: str, instances: Iterable[Instance], domain: str | None) -> None:
-        """A gang missed its deadline: forget its promises and leave its domain out for a while."""
+    def give_back(self, owner: str, instances: Sequence[Instance]) -> None:
+        """A gang missed its deadline: forget its promises and leave its domain out for a while.
+
+        The domain comes from the pods' label: the node may have vanished, which would explain why they are not bound.
+        """
         now = self._clock()
         self._ledger.withdraw(instance.uid for instance in instances)
-        if domain is not None:
+        for domain in sorted({instance.domain for instance in instances if instance.domain}):
             until = self._ledger.failed(owner, domain, now=now)
             log.warning("%s: domain %s is left out for %.0f s", owner, domain, until - now)
 
