@@ -159,7 +159,7 @@ class RouterApp:
         self._fronts.discard(front)
 
     def refused(self, error: ApiError) -> None:
-        self._count_rejected(Outcome.REJECTED)
+        self._count_refused(Outcome.REJECTED, UNKNOWN_MODEL)
 
     def handle(self, front: Front, request: Request) -> Turn | None:
         if not request.request_id:
@@ -189,17 +189,19 @@ class RouterApp:
     # Requests
 
     def _generate(self, front: Front, request: Request, endpoint: Endpoint) -> Turn | None:
-        if self._draining:
-            self._refuse(front, request, unavailable("the router is shutting down", code="draining"))
-            return None
-        if len(self._calls) >= self.config.max_in_flight:
-            busy = unavailable(f"{len(self._calls)} requests are being served already", code="overloaded")
-            self._refuse(front, request, busy)
-            return None
         try:
             inbound = parse_inbound(endpoint, request.body)
         except ApiError as error:
             self._refuse(front, request, error, Outcome.REJECTED)
+            return None
+        busy: ApiError | None = None
+        if self._draining:
+            busy = unavailable("the router is shutting down", code="draining")
+        elif len(self._calls) >= self.config.max_in_flight:
+            busy = unavailable(f"{len(self._calls)} requests are being served already", code="overloaded")
+        if busy is not None:
+            known = inbound.model in self.fleet.known_models
+            self._refuse(front, request, busy, Outcome.UNAVAILABLE, model=inbound.model if known else UNKNOWN_MODEL)
             return None
         exchange = Exchange(
             inbound,
@@ -268,11 +270,12 @@ class RouterApp:
         front: Front,
         request: Request,
         error: ApiError,
-        outcome: Outcome = Outcome.UNAVAILABLE,
+        outcome: Outcome,
         *,
+        model: str = UNKNOWN_MODEL,
         allow: bytes = b"",
     ) -> None:
-        self._count_rejected(outcome)
+        self._count_refused(outcome, model)
         self._send(front, request, self._error(error, request, allow=allow))
 
     def _error(self, error: ApiError, request: Request, *, allow: bytes = b"") -> bytes:
@@ -286,8 +289,8 @@ class RouterApp:
         front.write(data)
         front.finish(keep_alive=request.keep_alive)
 
-    def _count_rejected(self, outcome: Outcome) -> None:
-        tally = self.tally.model(UNKNOWN_MODEL)
+    def _count_refused(self, outcome: Outcome, model: str) -> None:
+        tally = self.tally.model(model)
         tally.start()
         tally.end(Ended(outcome=outcome, duration_seconds=0.0))
 

@@ -57,6 +57,7 @@ class Call:
         self._request = request
         self._exchange = exchange
         self._ticket: Ticket | None = None
+        self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
         self._tally: ModelTally | None = None
         self._sent_at = 0.0
@@ -88,10 +89,12 @@ class Call:
         self._do(self._exchange.client_gone())
 
     def pause_writing(self) -> None:
+        self._paused = True
         if self._ticket is not None:
             self._ticket.pause()
 
     def resume_writing(self) -> None:
+        self._paused = False
         if self._ticket is not None:
             self._ticket.resume()
 
@@ -157,12 +160,16 @@ class Call:
         self._clear()
         worker, request = command.worker, self._request
         self._sent_at = self._desk.now()
-        host = wire.authority(worker.host, worker.port)
-        self._ticket = self._desk.pool.send(
-            (worker.host, worker.port),
-            wire.leg_request(request.target, host, command.body, request_id=request.request_id, passed=request.passed),
-            self,
+        data = wire.leg_request(
+            request.target,
+            wire.authority(worker.host, worker.port),
+            command.body,
+            request_id=request.request_id,
+            passed=request.passed,
         )
+        self._ticket = self._desk.pool.send((worker.host, worker.port), data, self)
+        if self._paused:
+            self._ticket.pause()
 
     def _wait(self) -> None:
         if self._deadline is None:

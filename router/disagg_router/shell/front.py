@@ -137,6 +137,7 @@ class Front(asyncio.Protocol):
     def close(self) -> None:
         """Close after what was written has been sent."""
         self._closing = True
+        self._since = self._site.now()
         self._waiting.clear()
         if self._transport is not None:
             self._transport.close()
@@ -153,16 +154,17 @@ class Front(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Enforce the time limits; called every second."""
-        if self._closing:
-            if now - self._since > LINGER_SECONDS and self._lingering:
+        if self._paused_since is not None and now - self._paused_since > STALLED_SECONDS:
+            self.abort()
+        elif self._closing:
+            if now - self._since > (LINGER_SECONDS if self._lingering else STALLED_SECONDS):
                 self.abort()
-        elif self._paused_since is not None:
-            if now - self._paused_since > STALLED_SECONDS:
-                self.abort()
-        elif self._partial and not self._answering:
+        elif self._answering or self._paused_since is not None:
+            return
+        elif self._partial:
             if now - self._since > REQUEST_SECONDS:
                 self._refuse(ApiError(f"the request was not complete within {REQUEST_SECONDS:g} s", status=408))
-        elif not self._answering and now - self._since > IDLE_SECONDS:
+        elif now - self._since > IDLE_SECONDS:
             self.close()
 
     # asyncio.Protocol
@@ -310,6 +312,8 @@ class Front(asyncio.Protocol):
             turn = self._site.handle(self, request)
             if self._answering:
                 self._turn = turn
+                if turn is not None and self._paused_since is not None:
+                    turn.pause_writing()
         if self._refusal is not None and not self._answering and not self._closing:
             self._refuse(self._refusal)
 

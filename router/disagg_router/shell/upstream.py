@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
 class Ticket:
     """A request that is under way. ``cancel`` closes its connection, which is how a worker learns of it."""
 
-    __slots__ = ("_connection", "_pool", "_task", "address", "handler", "request")
+    __slots__ = ("_connection", "_paused", "_pool", "_task", "address", "handler", "request")
 
     def __init__(self, pool: "Pool", address: Address, request: bytes, handler: LegHandler) -> None:
         self._pool = pool
@@ -217,6 +217,7 @@ class Ticket:
         self.request = request
         self.handler: LegHandler | None = handler
         self._connection: Connection | None = None
+        self._paused = False
         self._task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -230,10 +231,13 @@ class Ticket:
             self._connection = None
 
     def pause(self) -> None:
+        """Stop reading the answer."""
+        self._paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
+        self._paused = False
         if self._connection is not None:
             self._connection.resume()
 
@@ -242,6 +246,8 @@ class Ticket:
     def ride(self, connection: Connection) -> None:
         self._connection = connection
         connection.send(self.request, self)
+        if self._paused:
+            connection.pause()
 
     def connect(self, connecting: "asyncio.Task[None] | None") -> None:
         self._task = connecting

@@ -3,10 +3,11 @@
 import asyncio
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disagg_router.shell.front import Front
+from disagg_router.shell.front import STALLED_SECONDS, Front
 
 
 class Wire:
@@ -44,6 +45,7 @@ class Echo:
 
     def __init__(self, *, later):
         self.later = later
+        self.paused = 0
         self.requests = []
         self.refusals = []
 
@@ -73,6 +75,12 @@ class Echo:
 
     def client_gone(self):
         self.open = None
+
+    def pause_writing(self):
+        self.paused += 1
+
+    def resume_writing(self):
+        self.paused -= 1
 
 
 def play(data, cuts, *, later):
@@ -148,3 +156,37 @@ def test_junk_is_refused_once_and_hurts_no_request_before_it(start, junk, cuts, 
     if site.refusals:
         assert b"HTTP/1.1 %d " % site.refusals[0] in wire.written
         assert wire.closed
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_client_that_never_reads_is_dropped(close):
+    site, wire = Echo(later=True), Wire()
+    front = Front(site)
+    front.connection_made(wire)
+    front.data_received(get(1)[0])
+    front.pause_writing()
+    if close:
+        front.finish(keep_alive=False)
+        wire.closed = False  # closing, with bytes still to be sent
+    front.sweep(STALLED_SECONDS - 1)
+    assert not wire.closed
+    front.sweep(STALLED_SECONDS + 1)
+    assert wire.closed
+
+
+def test_a_turn_that_begins_while_the_client_does_not_read_begins_paused():
+    async def run():
+        site, wire = Echo(later=True), Wire()
+        front = Front(site)
+        front.connection_made(wire)
+        front.data_received(get(1)[0] + get(2)[0])
+        front.pause_writing()
+        assert site.paused == 1
+        site.answer(site.open)
+        await asyncio.sleep(0)
+        assert [target for target, _ in site.requests] == [b"/g1", b"/g2"]
+        assert site.paused == 2
+        front.resume_writing()
+        assert site.paused == 1
+
+    asyncio.run(run())
