@@ -145,8 +145,10 @@ class Connection(asyncio.Protocol):
     # httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._done:
+            return
         name = name.lower()
-        self._head_bytes += len(name) + len(value)
+        self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head of the answer is too long")
         if name in (b"content-length", b"transfer-encoding"):
@@ -154,6 +156,9 @@ class Connection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self._done:  # an answer that nobody asked for, behind the one that was
+            self._keep = False
+            return
         status: int = self._parser.get_status_code()
         if status < 200:
             self._headers = []
@@ -163,10 +168,11 @@ class Connection(asyncio.Protocol):
             self._framed = True
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
+        if not self._done:
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        if not self._status:
+        if not self._status or self._done:
             return
         self._done = True
         self._keep = self._parser.should_keep_alive()
@@ -324,6 +330,7 @@ class Pool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted transports are closed in the loop's next turn
 
     # Called by connections.
 
