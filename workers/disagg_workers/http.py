@@ -130,10 +130,15 @@ class Front:
     async def _answer(
         self, http: web.Request, endpoint: Endpoint, arrival: float, progress: "_Progress"
     ) -> web.StreamResponse:
-        request = parse_request(endpoint, await http.read())
-        if self._service.is_skipped(request):
-            return self._nothing_kept(endpoint, len(request.prompts))
-        generation = self._service.accept(request, arrival_seconds=arrival)
+        body = await http.read()
+        try:
+            request = parse_request(endpoint, body)
+            if self._service.is_skipped(request):
+                return self._nothing_kept(endpoint, len(request.prompts))
+            generation = self._service.accept(request, arrival_seconds=arrival)
+        except ApiError:
+            self._service.decline(body)
+            raise
         progress.accepted = True
         delivered = False
         try:

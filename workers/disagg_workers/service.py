@@ -12,6 +12,9 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
 
 from disagg_contract.chat import encode_chat
 from disagg_contract.errors import DocumentError
@@ -36,10 +39,20 @@ from disagg_workers.language import Language
 from disagg_workers.lifecycle import Lifecycle
 from disagg_workers.sequence import AnswerSequence
 from disagg_workers.telemetry import Telemetry
-from disagg_workers.transfer.inbound import Inbound, PullSetup
+from disagg_workers.transfer.client import PullClient
+from disagg_workers.transfer.inbound import Inbound, PullSetup, give_back
 from disagg_workers.transfer.pins import PinTable
 
 _log = logging.getLogger(__name__)
+
+
+class _Leg(msgspec.Struct):
+    """All that is read of a request that was refused."""
+
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+_leg: Final = msgspec.json.Decoder(_Leg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +144,25 @@ class Service:
         """The answer of a prefill leg did not reach anybody: nobody will pull its KV."""
         if generation.remote_kv is not None:
             self._pins.acknowledge(generation.remote_kv.transfer_id)
+
+    def decline(self, body: bytes) -> None:
+        """A request was refused. If it is a decode leg its KV won't be pulled, and the prefill worker is told so.
+
+        Otherwise every request with a bad limit, which only the decode leg carries, would keep its prompt's KV pinned
+        for a whole lease, and a few of them a whole prefill worker. Takes the raw body, since it may not even parse.
+        """
+        if b'"kv_transfer_params"' not in body:
+            return
+        try:
+            params = _leg.decode(body).kv_transfer_params
+            if not wants_remote_prefill(params):
+                return
+            remote = RemoteKV.from_params(params or {})
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, DocumentError):
+            return  # nothing that names a pin
+        task = asyncio.create_task(give_back(PullClient(remote), remote), name=f"kv-decline-{remote.transfer_id}")
+        self._pulling.add(task)
+        task.add_done_callback(self._pulling.discard)
 
     def _check_open(self, request: GenerationRequest) -> None:
         if not self._lifecycle.ready:

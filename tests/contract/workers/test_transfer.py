@@ -181,6 +181,33 @@ async def test_kv3_pins_that_nobody_asks_for_are_freed(start: Any) -> None:
     assert await site.metric("disagg_worker_kv_leases_expired_total") == 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"max_tokens": 0}, 400),
+        ({"max_tokens": 10**6}, 400),
+        ({"n": 0}, 400),
+        ({"stream": True, "stream_options": 1}, 400),
+        ({"model": "another"}, 404),
+    ],
+)
+async def test_kv3_kv_of_a_refused_decode_leg_is_given_back_at_once(
+    pair: Any, fields: dict[str, Any], status: int
+) -> None:
+    params = await pair.prefill.prefill(WORDS * 6)
+    assert pair.prefill.used_tokens > 0
+    reply = await pair.decode.complete(WORDS * 6, **fields, kv_transfer_params=params)
+    assert reply.status == status
+    await pair.prefill.idle()
+    assert await pair.prefill.metric("disagg_worker_kv_leases_expired_total") == 0
+
+
+@pytest.mark.parametrize("params", [7, {}, {"do_remote_prefill": True}, {"do_remote_prefill": True, "disagg": 1}])
+async def test_a_refused_request_that_names_no_kv_is_only_refused(pair: Any, params: Any) -> None:
+    reply = await pair.decode.complete(WORDS, max_tokens=0, kv_transfer_params=params)
+    assert reply.status == 400
+
+
 async def test_kv4_one_failure_is_not_remembered(start: Any, pair: Any) -> None:
     params = await pair.prefill.prefill(WORDS * 6)
     port = params["remote_port"]

@@ -77,7 +77,7 @@ class Inbound:
             if setup.driver.is_live(self._sequence):
                 setup.driver.kv_failed(self._sequence)
         finally:
-            await self._give_back()
+            await give_back(self._client, self._remote)
 
     async def _wait_for_room(self) -> tuple[Transfer, float]:
         renewing = True
@@ -130,12 +130,13 @@ class Inbound:
             return None
         return logits if len(logits) == DIGEST_BYTES else None
 
-    async def _give_back(self) -> None:
-        """The pin is no longer needed, however the pull went. If this message is lost the lease frees it."""
-        try:
-            async with asyncio.timeout(_GIVE_UP_SECONDS):
-                await self._client.acknowledge()
-        except (PullError, TimeoutError) as error:
-            _log.info("%s; the lease of transfer %s will free its KV", error, self._remote.transfer_id)
-        finally:
-            await self._client.close()
+
+async def give_back(client: PullClient, remote: RemoteKV) -> None:
+    """The pin is no longer needed, however the pull went. If this message is lost the lease frees it."""
+    try:
+        async with asyncio.timeout(_GIVE_UP_SECONDS):
+            await client.acknowledge()
+    except (PullError, TimeoutError) as error:
+        _log.info("%s; the lease of transfer %s will free its KV", error, remote.transfer_id)
+    finally:
+        await client.close()
