@@ -50,8 +50,8 @@ def _load(decision: Decision) -> str:
     if demand is None or demand.requests_per_second <= 0 or rate is None:
         return "no requests"
     source = f"{rate.source.value} {rate.model}".rstrip()
-    if demand.requests_per_second != rate.value:
-        source = f"observed, above the {rate.value:.3g} forecast"
+    if demand.requests_per_second > rate.value:
+        source = f"observed, far above the {rate.value:.3g} forecast"
     return (
         f"{demand.requests_per_second:.3g} req/s of {demand.input_tokens:.0f}+{demand.output_tokens:.0f} tokens "
         f"expected ({source}; {decision.assessment.observation.rate:.3g} observed)"

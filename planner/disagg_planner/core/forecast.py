@@ -6,7 +6,7 @@ rules come before any model:
 - no points: no forecast; fewer than five: the last value; a constant series: that constant;
 - a jump begins a new series. A change over one or two intervals (a step in the load falls into the middle of a window)
   that is far outside of earlier changes is a new level: what was before says nothing about its slope, and a model that
-  sees both fits the jump itself and overshoots. With fewer than five points since then: the last value.
+  sees both fits the jump itself and overshoots. With fewer than five points since then: their mean.
 
 Then the candidates are fitted, the one with the best score is used, and one that raises scores infinity and is named:
 it can neither tie with a working one nor be forgotten. When all fail, the last value stands in, as `fallback`.
@@ -41,12 +41,17 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """`value` in the unit of the series; `model` is the candidate used, `failed` those that raised."""
+    """`value` in the unit of the series; `model` is the candidate used, `failed` those that raised.
+
+    `points` is how many observations a value rests on that is their plain mean, 0 where a model smooths or where the
+    last value is what was asked for.
+    """
 
     value: float
     source: Source
     model: str = ""
     failed: tuple[str, ...] = ()
+    points: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +94,18 @@ class BestOf:
             return None
         last = max(usable[-1], 0.0)
         if len(usable) < FEWEST_POINTS:
-            return Forecast(value=last, source=Source.LAST_VALUE)
+            return Forecast(value=last, source=Source.LAST_VALUE, points=1)
         largest = max(abs(value) for value in usable)
         if max(usable) - min(usable) <= 1e-9 * largest:
             return Forecast(value=last, source=Source.CONSTANT)
         level = since_jump(usable)
         if len(level) < FEWEST_POINTS:
-            return Forecast(value=last, source=Source.LEVEL_SHIFT)
+            mean = max(math.fsum(level) / len(level), 0.0)
+            return Forecast(value=mean, source=Source.LEVEL_SHIFT, points=len(level))
         scores, fits, failed = self._fit([value / largest for value in level], steps)
         best = min(scores, key=scores.__getitem__, default=None)
         if best is None or not math.isfinite(scores[best]):
-            return Forecast(value=last, source=Source.FALLBACK, failed=failed)
+            return Forecast(value=last, source=Source.FALLBACK, failed=failed, points=1)
         value = min(max(max(fits[best].path), 0.0), RANGE_SHARE) * largest
         return Forecast(value=value, source=Source.MODEL, model=best, failed=failed)
 

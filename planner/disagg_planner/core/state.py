@@ -36,9 +36,14 @@ class State:
     idle: int = 0
     prefill_k: float = 1.0
     decode_k: float = 1.0
-    transfer_seconds: float = 0.0
+    transfers: Series = field(default_factory=Series)
     tracked: Mapping[Role, Tracked] = field(default_factory=lambda: MappingProxyType({}))
     recommended: tuple[tuple[float, Mapping[Role, int]], ...] = ()
+
+    @property
+    def transfer_seconds(self) -> float:
+        """What a KV transfer takes without queueing: the least that a window showed. Congestion is no property."""
+        return min(self.transfers.values, default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +102,7 @@ def assess(
         inputs=state.inputs.add(at, observation.input_tokens),
         outputs=state.outputs.add(at, observation.output_tokens),
         idle=idle,
-        transfer_seconds=(
-            state.transfer_seconds if observation.transfer_seconds is None else observation.transfer_seconds
-        ),
+        transfers=state.transfers.add(at, observation.transfer_seconds),
     )
     if idle:
         nothing = Demand(requests_per_second=0.0, input_tokens=1.0, output_tokens=1.0)
@@ -110,7 +113,7 @@ def assess(
         problem = Problem(ProblemKind.MISSING, "requests arrive, but none has completed: their lengths are unknown")
         return Assessment(observation=observation, problem=problem), state
     demand = Demand(
-        requests_per_second=expected_rate(rate.value, observation),
+        requests_per_second=expected_rate(rate, observation),
         input_tokens=max(inputs.value, 1.0),
         output_tokens=max(outputs.value, 1.0),
         hit_rate=observation.hit_rate,
@@ -121,16 +124,21 @@ def assess(
     return assessment, _learn(state, observation, table=table, fleet=fleet)
 
 
-def expected_rate(forecast: float, observation: Observation) -> float:
-    """The forecast, or the observed rate where that is higher by more than chance.
+def expected_rate(forecast: Forecast, observation: Observation) -> float:
+    """Arrivals per engine second to be ready for, from the forecast and the count of the last window.
 
-    A forecast smooths; a jump must not wait for it. Counts scatter by their square root, so a count more than three of
-    those above the expected one is a jump, and one within is noise that would only make the replicas flap.
+    A forecast smooths, and a jump must not wait for it: a count more than three standard errors (the square root of
+    the expected one) above what was forecast is taken at once. But a count is noisy, and an instance too many is paid
+    for at least a stabilisation window, while one too few is corrected at the next tick: so what rests on one to four
+    windows only is taken with one standard error off.
     """
-    expected = forecast * observation.window_seconds
+    seconds = observation.window_seconds
+    expected = forecast.value * seconds
     if observation.started > expected + SURPRISE_SIGMAS * math.sqrt(expected):
-        return observation.rate
-    return forecast
+        return max((observation.started - math.sqrt(observation.started)) / seconds, forecast.value)
+    if forecast.points > 0:
+        return (expected - math.sqrt(expected / forecast.points)) / seconds if expected > 1 else forecast.value
+    return forecast.value
 
 
 def _length(series: Series, predictor: Predictor, at: float, settings: Settings) -> Forecast | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from disagg_planner.core.arima import arima_predictor
 from disagg_planner.core.capacity import Demand
 from disagg_planner.core.decision import Decision, Reason
 from disagg_planner.core.explain import explain
-from disagg_planner.core.forecast import LastValue
+from disagg_planner.core.forecast import Forecast, LastValue, Source
 from disagg_planner.core.observation import Observation
 from disagg_planner.core.settings import RoleSettings
 from disagg_planner.core.state import expected_rate
@@ -112,13 +114,43 @@ def test_pl14_lengths_and_rates_are_clipped_one_by_one() -> None:
 
 
 def test_noise_does_not_override_the_forecast_but_a_jump_does() -> None:
-    def seen(count: float) -> Observation:
-        return Observation(at_seconds=0, window_seconds=30.0, started=count)
+    def rate(forecast: float, count: float, points: int = 0) -> float:
+        seen = Observation(at_seconds=0, window_seconds=30.0, started=count)
+        return expected_rate(Forecast(value=forecast, source=Source.MODEL, points=points), seen)
 
-    assert expected_rate(12.0, seen(400.0)) == 12.0
-    assert expected_rate(12.0, seen(420.0)) == 14.0
-    assert expected_rate(12.0, seen(100.0)) == 12.0
-    assert expected_rate(0.0, seen(30.0)) == 1.0
+    assert rate(12.0, 400.0) == 12.0
+    assert rate(12.0, 100.0) == 12.0
+    assert rate(12.0, 441.0) == pytest.approx((441 - 21) / 30), "a jump, less its standard error"
+    assert rate(0.0, 36.0) == pytest.approx(1.0)
+    assert rate(12.0, 360.0, points=1) == pytest.approx((360 - 360**0.5) / 30)
+    assert rate(12.0, 360.0, points=4) == pytest.approx((360 - 90**0.5) / 30)
+    assert rate(0.01, 0.3, points=1) == 0.01
+
+
+def test_windows_of_twelve_requests_a_second_do_not_ask_for_a_third_prefill(planner: Build) -> None:
+    """Poisson counts of 15 s windows after the step from 3 to 12 req/s; two instances take 13."""
+    too_many = 0
+    for seed in range(12):
+        draw = random.Random(seed)
+        scene = planner(predictor=arima_predictor(), interval_seconds=15.0)
+
+        def noisy(at: float, draw: random.Random = draw) -> float:
+            mean = 3.0 if at <= 150.0 else 12.0
+            return draw.gauss(mean * 15.0, (mean * 15.0) ** 0.5) / 15.0
+
+        scene.run(noisy, ticks=14, seconds=15.0)
+        assert scene.replicas()[D] == 2
+        assert scene.replicas()[P] >= 2
+        too_many += scene.replicas()[P] > 2
+    assert too_many <= 2
+
+
+def test_a_congested_transfer_is_no_property_of_the_link(planner: Build, load: Build) -> None:
+    scene = planner()
+    scene.run(lambda at: 3.0, ticks=2)
+    scene.tick(replace(load(90.0, 3.0), transfer_seconds=0.6))
+    assert scene.state.transfer_seconds == pytest.approx(0.003)
+    assert scene.tick(load(120.0, 3.0)).infeasible == ()
 
 
 def test_pl8_an_infeasible_slo_is_said_not_chased(planner: Build, load: Build) -> None:

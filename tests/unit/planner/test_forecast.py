@@ -94,10 +94,16 @@ def test_looking_several_steps_ahead_takes_the_largest() -> None:
 
 
 def test_a_step_is_a_level_shift_also_when_a_window_saw_half_of_it() -> None:
-    for step in ([12.0], [7.5, 12.0], [7.5, 12.0, 12.3], [12.0, 11.8, 12.4, 12.1]):
+    for step, level in (
+        ([12.0], [12.0]),
+        ([7.5, 12.0], [12.0]),
+        ([7.5, 12.0, 12.3], [12.3]),
+        ([12.0, 11.8, 12.4, 12.1], [11.8, 12.4, 12.1]),
+    ):
         forecast = BestOf({"better": better}).forecast([*NOISY, *step])
         assert forecast is not None
-        assert (forecast.value, forecast.source) == (step[-1], Source.LEVEL_SHIFT)
+        assert (forecast.source, forecast.points) == (Source.LEVEL_SHIFT, len(level))
+        assert forecast.value == pytest.approx(sum(level) / len(level))
 
 
 def test_models_see_only_what_came_after_a_jump() -> None:
