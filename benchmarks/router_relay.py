@@ -230,13 +230,13 @@ def target(name: str) -> Iterator[tuple[int, int]]:
 # The load.
 
 
-def prompts(words: int, tokens: int, stream: bool) -> list[bytes]:
-    """Requests with 16 shared prefixes of three quarters of the prompt."""
+def prompts(words: int, tokens: int, stream: bool, number: int) -> list[bytes]:
+    """``number`` different requests, with 16 shared prefixes of three quarters of the prompt."""
     rng = Random(1)
     vocabulary = ["the", "of", "and", "to", "water", "time", "people", "house", "about", "number", "after", "think"]
     shared = [" ".join(rng.choices(vocabulary, k=words * 3 // 4)) for _ in range(16)]
     requests = []
-    for _ in range(512):
+    for _ in range(number):
         prompt = f"{rng.choice(shared)} {' '.join(rng.choices(vocabulary, k=words // 4))}"
         fields = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
         body = json.dumps(fields, separators=(",", ":")).encode()
@@ -319,9 +319,10 @@ async def drive(port: int, requests: list[bytes], number: int) -> Load:
 
 def measure(name: str, case: str, number: int) -> Measured:
     words, tokens, stream = CASES[case]
-    requests = prompts(words, tokens, stream)
+    warm = number // 5
+    requests = prompts(words, tokens, stream, warm + number)
     with target(name) as (pid, port):
-        uvloop.run(drive(port, requests, number // 5))
+        uvloop.run(drive(port, requests[number:], warm))
         before, clock = cpu_seconds(pid), time.perf_counter()
         load = uvloop.run(drive(port, requests, number))
         spent, wall = cpu_seconds(pid) - before, time.perf_counter() - clock

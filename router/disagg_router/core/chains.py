@@ -4,7 +4,8 @@ Prompts repeat: system prompts, documents, the turns of a conversation so far. T
 and both bounded (a full one is emptied, which costs time and nothing else).
 
 - :class:`WordMemo` maps a word to its packed token ids. The default tokenizer is local at white space, so the ids of a
-  text are those of its words one after the other, and joining them is done in C.
+  text are those of its words one after the other, and joining them is done in C. For the same reason a long stretch of
+  text has the same ids wherever it stands.
 - :class:`ChainMemo` maps a run of blocks behind a known prefix to their hashes. A chain is walked in runs; only what
   comes behind the first run nobody has sent before is hashed.
 """
@@ -21,6 +22,9 @@ MAX_RUNS: Final = 1 << 13
 """Some 20 MB."""
 MAX_WORDS: Final = 1 << 16
 MAX_WORD_CHARACTERS: Final = 48
+CHUNK_CHARACTERS: Final = 2048
+MAX_CHUNKS: Final = 1 << 12
+"""Some 20 MB."""
 
 
 class WordMemo(dict[str, bytes]):
@@ -40,18 +44,36 @@ class WordMemo(dict[str, bytes]):
 
 
 class TextPacker:
-    """Text to packed token ids."""
+    """Text to packed token ids. Long texts are cut into chunks before a space and remembered chunk by chunk, too."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._words = WordMemo(tokenizer) if isinstance(tokenizer, DefaultTokenizer) else None
+        self._chunks: dict[str, bytes] = {}
 
     def pack(self, text: str) -> bytes:
         """Ids of ``text`` in 4 bytes each."""
         if self._words is None:
             return pack_tokens(self._tokenizer.encode(text))
+        parts = []
+        start = 0
+        while (end := text.find(" ", start + CHUNK_CHARACTERS)) > 0:
+            chunk = text[start:end]
+            packed = self._chunks.get(chunk)
+            if packed is None:
+                packed = self._pack_words(chunk, self._words)
+                if len(chunk) <= 2 * CHUNK_CHARACTERS:
+                    if len(self._chunks) >= MAX_CHUNKS:
+                        self._chunks.clear()
+                    self._chunks[chunk] = packed
+            parts.append(packed)
+            start = end
+        parts.append(self._pack_words(text[start:], self._words))
+        return b"".join(parts)
+
+    def _pack_words(self, text: str, memo: WordMemo) -> bytes:
         first, *words = text.split(" ")
-        return pack_tokens(self._tokenizer.encode(first)) + b"".join(map(self._words.__getitem__, words))
+        return pack_tokens(self._tokenizer.encode(first)) + b"".join(map(memo.__getitem__, words))
 
 
 class RememberingTokenizer:

@@ -22,6 +22,17 @@ def test_words_from_memory_are_the_tokenizers(text):
         assert PACKER.pack(text) == pack_tokens(TOKENIZER.encode(text))
 
 
+@given(start=TEXT, words=st.lists(st.sampled_from(["a", "bb\n", "", "c" * 30, "\u00e9"]), max_size=60), end=TEXT)
+def test_chunks_from_memory_are_the_tokenizers(start, words, end):
+    text = start + " ".join(words) + end
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "CHUNK_CHARACTERS", 20)
+        packer = TextPacker(TOKENIZER)
+        for _ in range(2):
+            assert packer.pack(text) == pack_tokens(TOKENIZER.encode(text))
+            assert packer.pack(text + " more") == pack_tokens(TOKENIZER.encode(text + " more"))
+
+
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
 def test_chats_from_memory_are_the_templates(texts):
     turns = [
@@ -44,15 +55,16 @@ def test_hashes_from_memory_are_the_contracts(shared, tails, block_tokens, salt)
         assert MEMO.hashes(pack_tokens(tokens), block_tokens=block_tokens, root=root) == expected
 
 
-@pytest.mark.parametrize("limit", ["MAX_RUNS", "MAX_WORDS"])
+@pytest.mark.parametrize("limit", ["MAX_RUNS", "MAX_WORDS", "MAX_CHUNKS"])
 def test_memory_is_bounded(monkeypatch, limit):
     monkeypatch.setattr(chains, limit, 10)
     memo, packer = ChainMemo(), TextPacker(TOKENIZER)
     for number in range(40):
-        text = f"prompt{number} " + f"word{number} " * 300
+        text = f"prompt{number} " + f"word{number} " * 900
         assert packer.pack(text) == pack_tokens(TOKENIZER.encode(text))
         memo.hashes(packer.pack(text), block_tokens=4, root=root_digest(model="m"))
         assert limit != "MAX_RUNS" or len(memo._runs) <= 10
+        assert limit != "MAX_CHUNKS" or len(packer._chunks) <= 10
         assert limit != "MAX_WORDS" or len(packer._words) <= 10
 
 
