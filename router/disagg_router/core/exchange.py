@@ -41,6 +41,7 @@ class Failure(StrEnum):
     RESET = "closed the connection before the answer was complete"
     PROTOCOL = "sent something that is no HTTP answer"
     REFUSED = "answered with an error"
+    NO_KV = "did not say where the prompt's KV lies (no kv_transfer_params in its answer)"
     TRUNCATED = "ended the stream without finishing the answer"
 
 
@@ -176,7 +177,7 @@ class Exchange:
             return command
         answer = read_prefill(body)
         if answer is None or answer.transfer is None:
-            return self.leg_failed(Failure.PROTOCOL)
+            return self.leg_failed(Failure.NO_KV)
         self._release()
         self.cached_tokens = answer.usage.cached_tokens if answer.usage else 0
         return self._send_answer(answer.transfer)

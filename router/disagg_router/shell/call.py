@@ -6,6 +6,7 @@ piece is held until it is complete (up to a bound), for the same reason.
 """
 
 import asyncio
+import logging
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -20,8 +21,12 @@ from disagg_router.shell import wire
 from disagg_router.shell.front import Front, Request
 from disagg_router.shell.upstream import Header, Pool, Ticket
 
+log = logging.getLogger(__name__)
+
 HOLD_BYTES: Final = 4 * 1024 * 1024
 """An answer in one piece is held up to this size; a longer one is relayed as it comes and not tried again."""
+_FAILURES: Final = frozenset({500, 502, 504})
+"""Worth a line in the log; a lack of room or of workers would fill it, and is counted."""
 _EVENT_STREAM: Final = b"text/event-stream"
 
 
@@ -145,6 +150,8 @@ class Call:
             case Wait():
                 self._wait()
             case Refuse(error=error):
+                if error.status in _FAILURES:
+                    log.warning("request %s: %s", self._request.request_id.decode("latin-1"), error.message)
                 request_id = self._request.request_id
                 self._finish(wire.error_answer(error, request_id=request_id, close=self._closes))
             case Break(event=event):
@@ -312,6 +319,7 @@ class Call:
 
     def _break(self, event: bytes) -> None:
         """The answer had begun: say why it ends if that can be said, and close."""
+        log.warning("request %s broke: %s", self._request.request_id.decode("latin-1"), event.decode().strip())
         if self._meter is None:
             self._front.abort()
             self._finish(b"")

@@ -15,6 +15,7 @@ import httptools
 
 from disagg_contract.openai import ApiError
 from disagg_router.shell import wire
+from disagg_router.shell.sockets import watch_peer
 
 REQUEST_SECONDS: Final = 60.0
 """A request must be complete within this time, head and body."""
@@ -172,6 +173,7 @@ class Front(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        watch_peer(transport)
         self._since = self._site.now()
         self._site.opened(self)
 

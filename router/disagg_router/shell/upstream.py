@@ -17,6 +17,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from disagg_router.core.exchange import Failure
+from disagg_router.shell.sockets import watch_peer
 from disagg_router.shell.wire import authority
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        watch_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._handler is None:

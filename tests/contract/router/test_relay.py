@@ -200,4 +200,6 @@ async def test_no_side_waits_for_acknowledgements(bench, pair):
     transports += [connection._transport for connection in router.app.pool._address]
     assert len(transports) >= 3
     for transport in transports:
-        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        found = transport.get_extra_info("socket")
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), "a peer whose machine died is noticed"

@@ -26,6 +26,9 @@ class Wire:
 
     abort = close
 
+    def get_extra_info(self, name):
+        assert name == "socket"
+
     def can_write_eof(self):
         return True
 
