@@ -5,6 +5,7 @@ everybody else's pods away, and each namespace has nodes of its own.
 """
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from tests.support.crds import installed_crds
 from tests.support.kube import Kube, Object, wait_until
 
 TAINT = "disagg.dev/test-nodes"
+SERIAL = itertools.count()
 WRITES = {"create", "patch", "update", "delete"}
 
 
@@ -103,7 +105,7 @@ class Nodes:
         self.names: dict[str, str] = {}
 
     def add(self, name: str, domain: str, *, gpus: int = 4) -> str:
-        full = f"{self.kube.namespace}-{name}"
+        full = f"{self.kube.namespace}-{name}-{next(SERIAL)}"
         labels = {HOSTNAME: full, GPU_CLIQUE: f"{self.kube.namespace}-{domain}", TAINT: self.kube.namespace}
         taints = [{"key": TAINT, "value": self.kube.namespace, "effect": "NoSchedule"}]
         self.kube.apply(
@@ -157,11 +159,9 @@ class Nodes:
         return ready
 
     def clean(self) -> None:
-        self.kube("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false", check=False)
-        for full in self.names.values():
-            self.kube("delete", "node", full, "--ignore-not-found")
-            within = self.kube.within("kube-node-lease")
-            within("delete", "lease", full, "--ignore-not-found")
+        if self.names:
+            self.kube("delete", "node", *self.names.values(), "--ignore-not-found", "--wait=false")
+            self.kube.within("kube-node-lease")("delete", "lease", *self.names.values(), "--ignore-not-found")
 
     def _status(self, kind: str, name: str, status: Object) -> None:
         patch = json.dumps({"status": status})
@@ -288,15 +288,17 @@ def world_of(kube: Kube) -> Iterator[World]:
             assert set(operator.calls) <= held, "HC4: every call is covered by the rights in the chart"
     finally:
         for operator in world.operators:
-            operator.crash()
+            operator.stop()
         stop.set()
         thread.join()
-        kube("delete", "dd", "--all", "--wait=false", check=False)
+        kube("delete", "dd,dg,services,deployments,quota", "--all", "--ignore-not-found", "--wait=false")
+        kube("delete", "pods", "--all", "--force", "--grace-period=0")
         nodes.clean()
+        wait_until(lambda: not kube.items("dd,dg,pods"), "nothing is left for the next test", timeout_seconds=60)
 
 
 @pytest.fixture
-def world(crds: Kube, namespace: Kube) -> Iterator[World]:
-    """A namespace without nodes; add them as the test needs."""
-    with world_of(namespace) as found:
+def world(crds: Kube, module_namespace: Kube) -> Iterator[World]:
+    """A namespace that is empty, and no nodes; add them as the test needs."""
+    with world_of(module_namespace) as found:
         yield found

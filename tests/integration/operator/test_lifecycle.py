@@ -153,7 +153,7 @@ def test_pg7_scale_down_drains_one_instance_and_only_one(world: World) -> None:
         return [pod for pod in world.pods(role="decode") if pod["metadata"]["labels"].get(DRAINING) == "true"]
 
     (victim,) = world.until(marked, "one is marked first")
-    # Nobody answers there, so the drain ends with its bound (the grace period, 3 s); passes in between pick nobody else.
+    # Nobody answers there, so the drain ends with its bound (the grace period, 3 s). No pass in between picks another.
     world.until(lambda: len(world.pods(role="decode")) == 2, "it goes")
     time.sleep(3)
     left = uids(world.pods(role="decode"))
@@ -196,23 +196,20 @@ def test_pg6_a_new_image_never_leaves_the_base_unready(world: World) -> None:
 
     def replaced() -> bool:
         for role in ("prefill", "decode"):
-            ready = [
-                pod for pod in world.pods(role=role) if is_ready(pod) and DRAINING not in pod["metadata"]["labels"]
-            ]
-            assert ready, f"no {role} instance serves"
+            assert any(map(serves, world.pods(role=role))), f"no {role} instance serves"
         world.nodes.run_pods("disagg.dev/role")
         images = {pod["spec"]["containers"][0]["image"] for pod in world.pods()}
         return images == {"disagg:next"} and len(world.pods()) == 3
 
-    assert world.reason("Ready") != "" and world.kube.condition("dd", "chat", "Ready")
     world.until(replaced, "all instances are new", seconds=120)
     assert not old & uids(world.pods())
     world.make_ready()
 
 
-def is_ready(pod: Object) -> bool:
+def serves(pod: Object) -> bool:
     conditions = pod["status"].get("conditions", [])
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+    return ready and DRAINING not in pod["metadata"]["labels"]
 
 
 def test_op12_deleted_while_no_operator_runs(world: World) -> None:
@@ -228,6 +225,27 @@ def test_op12_deleted_while_no_operator_runs(world: World) -> None:
         return not children(world) and not world.kube.items("pods", "disagg.dev/deployment=chat")
 
     world.until(gone, "Kubernetes has collected everything")
+
+
+def test_one_that_returns_at_once_starts_afresh(world: World) -> None:
+    world.nodes.add("a", "left", gpus=8)
+    world.operator()
+    world.kube.apply(world.deployment(decode=EXTERNAL))
+    world.until_bound(2)
+    world.kube("scale", "dg/chat-decode", "--replicas=2")
+    world.until_bound(2, role="decode")
+    world.kube("delete", "dd", "chat")
+    world.kube.apply(world.deployment(decode=EXTERNAL))
+    world.until(lambda: len(world.pods(role="decode")) == 1 == replicas(world, "chat-decode"), "one, as at first")
+    owner = world.kube.get("dd", "chat")
+    assert owner is not None
+    world.until(lambda: owners(world) == uids([owner]), "every child belongs to the new one")
+
+
+def owners(world: World) -> set[str]:
+    kinds = "services,serviceaccounts,roles,rolebindings,deployments,disagggroups"
+    items = json.loads(world.kube("get", kinds, "-o", "json", "--selector=disagg.dev/deployment"))["items"]
+    return {owner["uid"] for item in items for owner in item["metadata"]["ownerReferences"]}
 
 
 def test_op14_edits_while_no_operator_runs_are_made_good(world: World) -> None:

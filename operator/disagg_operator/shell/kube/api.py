@@ -4,6 +4,7 @@ Reads go to the server and not to a cache, so what a reconcile sees includes wha
 with one field manager, or patches; a conflict is an error of its own that callers answer by reading again.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
@@ -22,6 +23,8 @@ Call = tuple[str, str, str]
 
 REQUEST_SECONDS: Final = 30.0
 PAGE: Final = 500
+TLS_CLOSE_SECONDS: Final = 0.25
+"""TLS connections take a moment to close after their session was closed; a loop that ends before leaks them."""
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -50,6 +53,7 @@ class Api:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+            await asyncio.sleep(TLS_CLOSE_SECONDS)
 
     async def get(self, resource: Resource, name: str, *, namespace: str = "") -> Object:
         """Raises NotFound."""

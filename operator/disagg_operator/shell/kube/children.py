@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from disagg_contract import labels
-from disagg_crds import DisaggDeployment
+from disagg_crds import DEPLOYMENT_KIND, DisaggDeployment
+from disagg_operator.errors import ApiError, Conflict
 from disagg_operator.shell.kube.api import Api, Object
 from disagg_operator.shell.kube.resources import BY_KIND, CHILDREN, Resource
 
@@ -47,6 +48,8 @@ async def converge(api: Api, deployment: DisaggDeployment, wanted: Iterable[Obje
         key = (manifest["kind"], manifest["metadata"]["name"])
         signed = sign(manifest)
         found = live.get(key)
+        if found is not None:
+            must_be_free(found, deployment)
         if found is None or differs(found, signed):
             found = await api.apply(BY_KIND[manifest["kind"]], signed, namespace=deployment.namespace)
         result[key] = found
@@ -67,6 +70,22 @@ def is_owned(item: Object, uid: str | None) -> bool:
     """Whether the object's controller is the object with this UID."""
     owners = item["metadata"].get("ownerReferences") or []
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
+def must_be_free(item: Object, deployment: DisaggDeployment) -> None:
+    """Make sure that no other controller owns the object.
+
+    Raises Conflict where it belongs to a deployment of our name that was deleted, since Kubernetes is about to delete
+    it, and ApiError where it belongs to somebody else.
+    """
+    metadata = item["metadata"]
+    for owner in metadata.get("ownerReferences") or []:
+        if not owner.get("controller") or owner.get("uid") == deployment.metadata.uid:
+            continue
+        what = f"{item.get('kind', 'object')} {metadata['name']}"
+        if (owner["kind"], owner["name"]) == (DEPLOYMENT_KIND, deployment.name):
+            raise Conflict(f"{what} still belongs to an earlier {deployment.name} and is about to go")
+        raise ApiError(f"{what} belongs to {owner['kind']} {owner['name']}; rename that or this deployment")
 
 
 def sign(manifest: Object) -> Object:

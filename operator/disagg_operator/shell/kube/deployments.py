@@ -165,6 +165,8 @@ class DeploymentReconciler:
             if item is not None and item["metadata"].get("deletionTimestamp"):
                 # It comes back once it is gone.
                 continue
+            if item is not None:
+                children.must_be_free(item | {"kind": GROUPS.kind}, deployment)
             decision = decide_group(
                 section,
                 live=None if item is None else item["spec"]["replicas"],

@@ -54,11 +54,11 @@ class Operator:
     config: OperatorConfig
     connection: Connection
     record: Callable[[Call], None] | None = None
-    started: asyncio.Event
+    identity: str
 
     @staticmethod
     async def build(config: OperatorConfig, *, record: Callable[[Call], None] | None = None) -> "Operator":
-        return Operator(config=config, connection=await connect(), record=record, started=asyncio.Event())
+        return Operator(config=config, connection=await connect(), record=record, identity=_identity())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop``. Raises OperatorError when it must not go on."""
@@ -80,7 +80,7 @@ class Operator:
             lease = Lease(
                 api,
                 namespace=self.config.lease_namespace or self.connection.namespace,
-                identity=_identity(),
+                identity=self.identity,
                 seconds=self.config.lease_seconds,
             )
             if not await _unless(stop, lease.acquire()):
@@ -123,7 +123,6 @@ class Operator:
             metrics.watch(queue_length=lambda: float(len(queue)), last_event_age=lambda: view.last_event_age)
             vitals.watch(lambda: view.last_event_age, lambda: watcher.alive)
             watcher.start()
-            self.started.set()
             try:
                 await _until(
                     stop,
@@ -151,7 +150,7 @@ class Operator:
         deployments = DeploymentReconciler(
             api,
             placer=Placer(api, view, ledger),
-            recorder=Recorder(api, identity=_identity()),
+            recorder=Recorder(api, identity=self.identity),
             drains=Drains(session),
             around=around,
             catalogue=read_catalogue(self.config.catalogue),
@@ -248,7 +247,8 @@ async def _until(stop: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
 
 
 def _identity() -> str:
-    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
+    """Who holds the lease: another one for each start, or a second process could take it for its own."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 async def operate(config: OperatorConfig) -> None:

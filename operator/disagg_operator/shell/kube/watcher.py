@@ -20,6 +20,7 @@ import kopf
 
 from disagg_contract import labels
 from disagg_crds import DEPLOYMENT_PLURAL, GROUP, GROUP_PLURAL, VERSION
+from disagg_operator.shell.kube.api import TLS_CLOSE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,18 @@ class Watcher:
             # The loop may be gone already when the whole process ends.
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.ended.set)
+
+    async def _watch(self, options: Mapping[str, Any]) -> None:
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=settings(namespaced=bool(self._namespace)),
+                standalone=True,
+                stop_flag=self._stop,
+                **options,
+            )
+        finally:
+            await asyncio.sleep(TLS_CLOSE_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
