@@ -10,8 +10,9 @@ a reason for programs and a sentence for people. The order of the rules:
    (unless the load is gone altogether); and when the load is gone, not before enough idle intervals have passed.
 5. *Budget*: both legs or neither (`budget`).
 
-The reason of an increase tells load and slow instances apart: when the load alone, at the profile's speed, would not
-have asked for it, then the correction has, and if the SLO was missed as well the reason is that SLO.
+The reason of an increase tells load and slow instances apart. A fleet that was enough at some correction is *sized for*
+it; when the same load at that correction would not ask for more, the instances have become slower. That alone is a
+suspicion: replicas go up for it when the SLO is missed as well, and the reason is that SLO.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def decide(
         role: _choose(role, sizes[role], state, assessment, fleet, settings, table) for role in SCALED if role in fleet
     }
     needs = {role: one.needed if one.needed is not None else one.current for role, one in roles.items()}
-    state = replace(state, recommended=(*state.recommended, (now, needs)))
+    speeds = {Role.PREFILL: state.prefill_k, Role.DECODE: state.decode_k}
+    enough = {role: speeds[role] for role in roles if sizes[role].instances <= fleet[role].replicas}
+    state = replace(state, recommended=(*state.recommended, (now, needs)), sized_for={**state.sized_for, **enough})
     return _decision(state, assessment, _within_budget(roles, settings), now), state
 
 
@@ -200,7 +203,8 @@ def _choose(
         return replace(result(current, Reason.NOT_SCALED), needed=current)
     inside = _clamp(current, bounds)
     if needed > inside:
-        return result(needed, _why_up(role, state, assessment, settings, table, at_most=current))
+        reason = _why_up(role, state, assessment, settings, table, at_most=current)
+        return result(inside if reason is Reason.SLOWER_THAN_PROFILE else needed, reason)
     if inside != current:
         return result(inside, Reason.OUTSIDE_BOUNDS)
     if needed == current:
@@ -225,11 +229,12 @@ def _why_up(
     *,
     at_most: int,
 ) -> Reason:
-    """Load, or instances slower than their profile: would the load alone have asked for more than there is?"""
+    """Load, or slower instances: would this load need more at the speed that the fleet was found to be enough for?"""
     if assessment.demand is None:
         return Reason.OUTSIDE_BOUNDS
-    plain = _size(role, assessment.demand, table, settings, prefill_k=1.0, decode_k=1.0, state=state)
-    if plain.instances > at_most:
+    k = state.sized_for.get(role, 1.0)
+    before = _size(role, assessment.demand, table, settings, prefill_k=k, decode_k=k, state=state)
+    if before.instances > at_most:
         return Reason.LOAD_FORECAST
     prefill = role is Role.PREFILL
     latency = assessment.observation.ttft if prefill else assessment.observation.tpot

@@ -21,7 +21,9 @@ def _because(decision: Decision, one: RoleDecision, settings: Settings) -> str:
     match one.reason:
         case Reason.LOAD_FORECAST | Reason.HOLD_GPU_BUDGET:
             return f"{_load(decision)}; {_capacity(one, settings)}{_capped(one, settings)}"
-        case Reason.TTFT_ABOVE_SLO | Reason.TPOT_ABOVE_SLO | Reason.SLOWER_THAN_PROFILE:
+        case Reason.SLOWER_THAN_PROFILE:
+            return f"{_slow(decision, one, settings)}; that needs {one.needed}, but the SLO is still met"
+        case Reason.TTFT_ABOVE_SLO | Reason.TPOT_ABOVE_SLO:
             return f"{_slow(decision, one, settings)}; {_capacity(one, settings)}{_capped(one, settings)}"
         case Reason.SCALE_DOWN:
             return (

@@ -28,7 +28,11 @@ SURPRISE_SIGMAS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Memory. `recommended` are (time, replicas by role) that the load asked for, oldest first."""
+    """Memory.
+
+    `recommended` are (time, replicas by role) that the load asked for, oldest first; `sized_for` is the correction at
+    which a group was last found to be enough.
+    """
 
     rates: Series = field(default_factory=Series)
     inputs: Series = field(default_factory=Series)
@@ -39,6 +43,7 @@ class State:
     transfers: Series = field(default_factory=Series)
     tracked: Mapping[Role, Tracked] = field(default_factory=lambda: MappingProxyType({}))
     recommended: tuple[tuple[float, Mapping[Role, int]], ...] = ()
+    sized_for: Mapping[Role, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def transfer_seconds(self) -> float:

@@ -67,9 +67,22 @@ def test_constant_load_on_slow_prefills_scales_prefill_for_ttft(planner: Build) 
     assert {targets(one) for one in after} == {(2, 1)}, "no flapping while the instances stay slow"
 
 
-def test_slow_but_within_the_slo_has_a_reason_of_its_own(planner: Build) -> None:
-    slow = planner().run(lambda at: 3.0, ticks=1, slow=1.5, ttft=0.2)[0]
-    assert slow.roles[P].reason is Reason.SLOWER_THAN_PROFILE
+def test_slow_instances_that_keep_the_slo_are_watched_only(planner: Build) -> None:
+    scene = planner()
+    scene.run(lambda at: 3.0, ticks=2)
+    slow = scene.run(lambda at: 3.0, ticks=2, slow=1.5, ttft=0.2)[-1]
+    assert (slow.roles[P].target, slow.roles[P].reason) == (1, Reason.SLOWER_THAN_PROFILE)
+    assert "needs 2, but the SLO is still met" in explain(slow, P, scene.settings)
+    missed = scene.run(lambda at: 3.0, ticks=1, slow=1.5, ttft=0.3)[0]
+    assert (missed.roles[P].target, missed.roles[P].reason) == (2, Reason.TTFT_ABOVE_SLO)
+
+
+def test_more_load_on_instances_known_to_be_slow_is_load(planner: Build) -> None:
+    scene = planner(prefill=2)
+    scene.run(lambda at: 3.0, ticks=4, slow=1.5, ttft=0.2)
+    assert scene.replicas()[P] == 2
+    grown = scene.run(lambda at: 9.0, ticks=1, slow=1.5, ttft=0.2)[0]
+    assert (grown.roles[P].target, grown.roles[P].reason) == (3, Reason.LOAD_FORECAST)
 
 
 def test_load_is_named_when_load_alone_asks(planner: Build) -> None:
