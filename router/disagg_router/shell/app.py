@@ -27,11 +27,12 @@ from disagg_router.core.tally import UNKNOWN_MODEL, Ended, Slo, Tally
 from disagg_router.errors import StartError
 from disagg_router.shell import wire
 from disagg_router.shell.call import Call
+from disagg_router.shell.connection import Address
 from disagg_router.shell.discovery.registrar import Registrar
 from disagg_router.shell.discovery.source import Source
 from disagg_router.shell.exposition import CONTENT_TYPE, Exposition
 from disagg_router.shell.front import Front, Request, Turn
-from disagg_router.shell.upstream import Address, Pool
+from disagg_router.shell.upstream import Pool
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from disagg_router.core.latency import Latency, reported, streamed
 from disagg_router.core.stream import StreamMeter, Verdict
 from disagg_router.core.tally import UNKNOWN_MODEL, Ended, ModelTally, Tally
 from disagg_router.shell import wire
+from disagg_router.shell.connection import Header
 from disagg_router.shell.front import Front, Request
-from disagg_router.shell.upstream import Header, Pool, Ticket
+from disagg_router.shell.upstream import Pool, Ticket
 
 log = logging.getLogger(__name__)
 
