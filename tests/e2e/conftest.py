@@ -11,6 +11,10 @@ from tests.support.serving import image, prometheus_image
 CHART = Path(__file__).parents[2] / "charts" / "disagg"
 
 
+VALUES = {"prometheus.scrapeIntervalSeconds": "2"}
+"""The planner decides every few seconds in these tests; its window must hold several scrapes."""
+
+
 def image_values() -> dict[str, str]:
     """Chart values that point at the images under test."""
     repository, _, tag = image().rpartition(":")
@@ -27,7 +31,15 @@ def image_values() -> dict[str, str]:
 def release(kubeconfig: Path) -> Iterator[Kube]:
     """``kubectl`` in the namespace where the operator and Prometheus run."""
     kube, helm = Kube(kubeconfig, "disagg-system"), Helm(kubeconfig, "disagg-system")
-    helm("install", "disagg", str(CHART), "--create-namespace", "--wait", "--timeout=180s", *sets(image_values()))
+    helm(
+        "install",
+        "disagg",
+        str(CHART),
+        "--create-namespace",
+        "--wait",
+        "--timeout=180s",
+        *sets(VALUES | image_values()),
+    )
     try:
         yield kube
     finally:

@@ -45,10 +45,10 @@ def example(name: str, **changes: Any) -> Object:
     return manifest
 
 
-def pods(kube: Kube, deployment: str, *roles: str) -> list[Object]:
-    """Pods of a deployment that are not going away, of the roles named (default: those with GPUs)."""
-    wanted = roles or ("prefill", "decode", "worker")
-    selector = f"{labels.DEPLOYMENT}={deployment},{labels.ROLE} in ({','.join(wanted)})"
+def pods(kube: Kube, deployment: str, *components: str) -> list[Object]:
+    """Pods of a deployment that are not going away, of the components named (default: those with GPUs)."""
+    wanted = components or tuple(role.value for role in labels.Role)
+    selector = f"{labels.DEPLOYMENT}={deployment},{labels.COMPONENT} in ({','.join(wanted)})"
     return [p for p in kube.items("pods", selector) if "deletionTimestamp" not in p["metadata"]]
 
 
