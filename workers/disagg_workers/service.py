@@ -22,6 +22,7 @@ from disagg_contract.openai import (
     ApiError,
     Endpoint,
     GenerationRequest,
+    check_text_length,
     check_token_ids,
     invalid,
     model_not_found,
@@ -176,6 +177,14 @@ class Service:
 
     def _prompts(self, request: GenerationRequest) -> list[Sequence[int]]:
         tokenizer = self._simulated.tokenizer
+        chat = sum(len(message.content) for message in request.messages)
+        for characters in (chat, *(len(prompt) for prompt in request.prompts if isinstance(prompt, str))):
+            check_text_length(
+                request,
+                characters=characters,
+                longest_token_characters=tokenizer.longest_token_characters,
+                context_tokens=self._simulated.context_tokens,
+            )
         if request.endpoint is Endpoint.CHAT:
             return [encode_chat(tokenizer, request.messages)]
         prompts: list[Sequence[int]] = []

@@ -132,12 +132,7 @@ def resolve_max_tokens(request: GenerationRequest, *, prompt_tokens: int, contex
     if prompt_tokens < 1:
         raise invalid(request.prompt_field, "is empty; at least one token is needed")
     if prompt_tokens >= context_tokens:
-        raise ApiError(
-            f"{request.prompt_field}: {prompt_tokens} tokens; the context holds {context_tokens}, of which at least "
-            "one must be left for the answer",
-            param=request.prompt_field,
-            code="context_length_exceeded",
-        )
+        raise _too_long(request, f"{prompt_tokens} tokens", context_tokens)
     room = context_tokens - prompt_tokens
     wanted = request.sampling.max_tokens
     if wanted is None:
@@ -155,6 +150,27 @@ def resolve_max_tokens(request: GenerationRequest, *, prompt_tokens: int, contex
     if request.sampling.min_tokens > limit:
         raise invalid("min_tokens", f"{request.sampling.min_tokens} is more than the {limit} that fit")
     return limit
+
+
+def check_text_length(
+    request: GenerationRequest, *, characters: int, longest_token_characters: int, context_tokens: int
+) -> None:
+    """Raise ApiError (400) for a text that is too long however it is cut into tokens.
+
+    Asked before the text is encoded: megabytes of text take seconds to encode, in which a server serves nobody else.
+    ``longest_token_characters`` as `Tokenizer` gives it.
+    """
+    if longest_token_characters and (least := characters // longest_token_characters) >= context_tokens:
+        raise _too_long(request, f"{characters} characters, so at least {least} tokens", context_tokens)
+
+
+def _too_long(request: GenerationRequest, length: str, context_tokens: int) -> ApiError:
+    return ApiError(
+        f"{request.prompt_field}: {length}; the context holds {context_tokens}, of which at least one must be left "
+        "for the answer",
+        param=request.prompt_field,
+        code="context_length_exceeded",
+    )
 
 
 def check_token_ids(prompt: tuple[int, ...], *, vocabulary_size: int) -> None:

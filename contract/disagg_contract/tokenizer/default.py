@@ -25,6 +25,19 @@ _MEMO_ENTRIES: Final = 65_536
 _MEMO_PIECE_CHARACTERS: Final = 48
 
 
+class _Bytes(dict[str, tuple[int, ...]]):
+    """Ids of the bytes of a character; those of ASCII are kept."""
+
+    def __missing__(self, character: str) -> tuple[int, ...]:
+        ids = tuple(BYTE_BASE + byte for byte in character.encode("utf-8", "surrogatepass"))
+        if len(ids) == 1:
+            self[character] = ids
+        return ids
+
+
+_BYTES: Final = _Bytes()
+
+
 class DefaultDetokenizer:
     """Joins token bytes and decodes them incrementally."""
 
@@ -50,6 +63,9 @@ class DefaultTokenizer:
         pieces = build_pieces()
         self._ids: Final = {piece: PIECE_BASE + offset for offset, piece in enumerate(pieces)}
         self._longest: Final = max(map(len, pieces))
+        self._longest_from: Final[dict[str, int]] = {}
+        for piece in pieces:
+            self._longest_from[piece[:2]] = max(len(piece), self._longest_from.get(piece[:2], 0))
         self._bytes_of: Final = (
             *(b"" for _ in SPECIALS),
             *(bytes([byte]) for byte in range(256)),
@@ -88,6 +104,11 @@ class DefaultTokenizer:
         """Lower-case words with a leading space, about 1,200 ids."""
         return self._output
 
+    @property
+    def longest_token_characters(self) -> int:
+        """14"""
+        return self._longest
+
     def special_id(self, name: str) -> int | None:
         """Id of a special token, or None."""
         return self._special_ids.get(name)
@@ -108,18 +129,20 @@ class DefaultTokenizer:
         return tokens
 
     def _encode_piece(self, piece: str) -> tuple[int, ...]:
-        ids = self._ids
+        ids, longest_from, bytes_of = self._ids, self._longest_from, _BYTES
         tokens: list[int] = []
         start, end = 0, len(piece)
         while start < end:
-            for stop in range(min(end, start + self._longest), start + 1, -1):
+            # No entry is longer than the longest one that begins with these two characters; most pairs begin none.
+            longest = longest_from.get(piece[start : start + 2], 0)
+            for stop in range(min(end, start + longest), start + 1, -1) if longest else ():
                 found = ids.get(piece[start:stop])
                 if found is not None:
                     tokens.append(found)
                     start = stop
                     break
             else:
-                tokens += (BYTE_BASE + byte for byte in piece[start].encode("utf-8", "surrogatepass"))
+                tokens += bytes_of[piece[start]]
                 start += 1
         return tuple(tokens)
 

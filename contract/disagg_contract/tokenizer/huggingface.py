@@ -122,6 +122,11 @@ class HuggingFaceTokenizer:
         return self._eos
 
     @property
+    def longest_token_characters(self) -> int:
+        """0, not known: normalisation may leave characters out."""
+        return 0
+
+    @property
     def output_vocabulary(self) -> Sequence[int]:
         """Words with a leading space, at most 2,048."""
         return self._output

@@ -44,6 +44,13 @@ class Tokenizer(Protocol):
     def output_vocabulary(self) -> Sequence[int]:
         """Ids of whole words with a leading space; any sequence of them survives decoding and encoding unchanged."""
 
+    @property
+    def longest_token_characters(self) -> int:
+        """No token stands for more characters of a text than this; 0 where that is not known.
+
+        It bounds the tokens of a text from below without encoding it.
+        """
+
     def special_id(self, name: str) -> int | None:
         """Id of a special token such as ``<|user|>``, or None if this vocabulary has no such token."""
 

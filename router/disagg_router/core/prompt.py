@@ -19,6 +19,10 @@ from disagg_router.core.chains import TOKEN_BYTES, ChainMemo, RememberingTokeniz
 BYTES_PER_TOKEN: Final = 5
 """Of English text with the default tokenizer, quotes and keys of JSON included."""
 
+HASHED_BYTES: Final = 1024 * 1024
+"""Longest prompt, as JSON, that is tokenized and hashed here. Text can cost microseconds a byte, in which nothing else
+is served, and bodies are megabytes; a longer prompt is estimated, and finds its worker by load alone."""
+
 
 class PromptView(msgspec.Struct, frozen=True):
     """``tokens`` and ``blocks`` of the prompt; ``hashes`` of its full blocks, first block first, may be empty."""
@@ -65,6 +69,8 @@ class HashingReader:
     def _pack(self, request: Inbound) -> bytes:
         """Packed token ids; nothing where the prompt is not one prompt."""
         raw = request.fields.get("messages")
+        if len(raw or request.fields.get("prompt") or b"") > HASHED_BYTES:
+            return b""
         if raw is not None:
             turns = [message.turn for message in _messages.decode(raw)]
             return pack_tokens(encode_chat(self._chat_tokenizer, turns))

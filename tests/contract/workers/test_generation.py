@@ -182,6 +182,7 @@ async def test_the_first_chunk_comes_before_the_last_is_made(start: Any) -> None
         ({"n": 0}, "n"),
         ({"stop": []}, "stop"),
         ({"prompt": "word " * 3000, "max_tokens": 5}, "prompt"),
+        ({"prompt": ["short", "zq" * 400_000], "max_tokens": 5}, "prompt"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": [10**6]}, "prompt"),
         ({"disagg_resumed_tokens": 10**4}, "disagg_resumed_tokens"),

@@ -18,6 +18,7 @@ from disagg_contract.openai import (
     Usage,
     build_models,
     build_response,
+    check_text_length,
     check_token_ids,
     error_event,
     model_not_found,
@@ -169,6 +170,15 @@ def test_text_parts_are_joined_and_an_assistant_may_be_silent() -> None:
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}]
     request = parse({"messages": messages}, Endpoint.CHAT)
     assert [message.content for message in request.messages] == ["ab", ""]
+
+
+def test_ap11_a_text_that_is_too_long_in_any_case_is_refused_unread() -> None:
+    request = parse_request(Endpoint.COMPLETIONS, b'{"prompt": "x"}')
+    check_text_length(request, characters=1399, longest_token_characters=14, context_tokens=100)
+    check_text_length(request, characters=10**9, longest_token_characters=0, context_tokens=100)
+    with pytest.raises(ApiError, match=r"^prompt: 1400 characters, .* the context holds 100") as caught:
+        check_text_length(request, characters=1400, longest_token_characters=14, context_tokens=100)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
 
 
 def test_ap11_the_prompt_is_checked_before_max_tokens() -> None:

@@ -1,6 +1,7 @@
 """The default tokenizer's promises, and those of a given one."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -118,6 +119,31 @@ def test_memo_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     text = " ".join(f"word{number}" for number in range(200)) + " " + "x" * 500
     assert small.encode(text) == TOKENIZER.encode(text) == small.encode(text)
     assert len(small._memo) <= 16
+
+
+@given(st.text(alphabet=st.sampled_from("abcdehinorstuzq .,'{}0123456789") | st.characters(), max_size=120))
+def test_pieces_are_covered_greedily_by_the_longest_entries(text: str) -> None:
+    entries = {TOKENIZER.decode([token]) for token in range(272, TOKENIZER.vocabulary_size)}
+    tokens = TOKENIZER.encode(text)
+    start = 0
+    encoded = text.encode("utf-8", "surrogatepass")
+    for token in tokens:
+        if token >= 272:
+            piece = TOKENIZER.decode([token])
+            rest = encoded[start : start + 60].decode("utf-8", "ignore")
+            assert rest.startswith(piece)
+            end = re.compile(r" ?\S+|\s").match(rest)
+            assert end is not None
+            assert not any(rest[:n] in entries for n in range(len(piece) + 1, min(15, end.end()) + 1))
+            start += len(piece.encode())
+        else:
+            start += 1
+    assert start == len(encoded)
+
+
+def test_no_token_is_longer_than_promised() -> None:
+    longest = max(len(TOKENIZER.decode([token])) for token in range(TOKENIZER.vocabulary_size))
+    assert TOKENIZER.longest_token_characters == longest == 14
 
 
 def test_two_instances_have_equal_digests() -> None:

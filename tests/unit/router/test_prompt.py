@@ -9,7 +9,7 @@ from disagg_contract.hashing import block_hashes, root_digest
 from disagg_contract.openai import Endpoint
 from disagg_contract.tokenizer import default_tokenizer
 from disagg_router.core.bodies import parse_inbound
-from disagg_router.core.prompt import EstimatingReader, HashingReader
+from disagg_router.core.prompt import HASHED_BYTES, EstimatingReader, HashingReader
 
 READER = HashingReader(default_tokenizer())
 ROOT = root_digest(model="m")
@@ -31,6 +31,13 @@ def test_text_token_ids_and_chat_are_hashed_as_the_workers_do():
     messages = [{"role": "system", "content": text}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
     chat = encode_chat(default_tokenizer(), [ChatMessage("system", text), ChatMessage("user", "hi")])
     assert view({"messages": messages}).hashes == block_hashes(chat, block_tokens=16, root=ROOT)
+
+
+def test_rt17_a_prompt_of_megabytes_is_estimated_and_not_read():
+    for body in ({"prompt": "zq" * HASHED_BYTES}, {"messages": [{"role": "user", "content": "zq" * HASHED_BYTES}]}):
+        seen = view(body)
+        assert not seen.hashes
+        assert seen.tokens > HASHED_BYTES // 5
 
 
 def test_tenants_and_models_share_no_prefix():
