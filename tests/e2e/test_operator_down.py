@@ -48,4 +48,4 @@ def test_op14_what_changed_meanwhile_is_repaired_on_return(release: Kube, servin
         show=lambda: serving.explain("dd", "chat-8b"),
     )
     serving.expect_condition("dd", "chat-8b", "Ready")
-    assert any("scale" in e["message"].lower() for e in serving.events("chat-8b-decode") + serving.events("chat-8b"))
+    assert "ScaleReverted" in [e["reason"] for e in serving.events("chat-8b-decode") + serving.events("chat-8b")]
