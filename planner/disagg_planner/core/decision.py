@@ -10,9 +10,10 @@ a reason for programs and a sentence for people. The order of the rules:
    (unless the load is gone altogether); and when the load is gone, not before enough idle intervals have passed.
 5. *Budget*: both legs or neither (`budget`).
 
-The reason of an increase tells load and slow instances apart. A fleet that was enough at some correction is *sized for*
-it; when the same load at that correction would not ask for more, the instances have become slower. That alone is a
-suspicion: replicas go up for it when the SLO is missed as well, and the reason is that SLO.
+The reason of an increase tells load and slow instances apart. When instances as fast as the profile would be enough, the
+cause is that they are slower: with a missed SLO the reason is that SLO. While the SLO is met, slowness alone is watched
+only, and load that grows on instances which are known to be slow (a fleet that was enough at some correction is *sized
+for* it) is load.
 """
 
 from __future__ import annotations
@@ -229,19 +230,23 @@ def _why_up(
     *,
     at_most: int,
 ) -> Reason:
-    """Load, or slower instances: would this load need more at the speed that the fleet was found to be enough for?"""
-    if assessment.demand is None:
+    """Load, or slower instances: see the module."""
+    demand = assessment.demand
+    if demand is None:
         return Reason.OUTSIDE_BOUNDS
-    k = state.sized_for.get(role, 1.0)
-    before = _size(role, assessment.demand, table, settings, prefill_k=k, decode_k=k, state=state)
-    if before.instances > at_most:
+
+    def needed(k: float) -> int:
+        return _size(role, demand, table, settings, prefill_k=k, decode_k=k, state=state).instances
+
+    if needed(1.0) > at_most:
         return Reason.LOAD_FORECAST
     prefill = role is Role.PREFILL
     latency = assessment.observation.ttft if prefill else assessment.observation.tpot
     slo = settings.slo_ttft_seconds if prefill else settings.slo_tpot_seconds
     if latency is not None and latency.misses(slo_seconds=slo, attainment=settings.attainment):
         return Reason.TTFT_ABOVE_SLO if prefill else Reason.TPOT_ABOVE_SLO
-    return Reason.SLOWER_THAN_PROFILE
+    known = state.sized_for.get(role, 1.0)
+    return Reason.LOAD_FORECAST if needed(known) > at_most else Reason.SLOWER_THAN_PROFILE
 
 
 def _within_budget(roles: Mapping[Role, RoleDecision], settings: Settings) -> Mapping[Role, RoleDecision]:

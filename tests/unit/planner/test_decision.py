@@ -85,6 +85,16 @@ def test_more_load_on_instances_known_to_be_slow_is_load(planner: Build) -> None
     assert (grown.roles[P].target, grown.roles[P].reason) == (3, Reason.LOAD_FORECAST)
 
 
+def test_a_quiet_window_does_not_turn_slowness_into_load(planner: Build) -> None:
+    """Slow decodes are enough in a quiet window and not in the next: the SLO that is missed is still the reason."""
+    scene = planner(slo_tpot_seconds=0.035)
+    scene.run(lambda at: 3.0, ticks=4, slo_tpot=0.035)
+    scene.run(lambda at: 1.9, ticks=2, slow=1.5, ttft=0.2, slo_tpot=0.035)
+    assert scene.replicas()[D] == 1
+    again = scene.run(lambda at: 3.0, ticks=1, slow=1.5, ttft=0.2, slo_tpot=0.035)[0]
+    assert (again.roles[D].target, again.roles[D].reason) == (2, Reason.TPOT_ABOVE_SLO)
+
+
 def test_load_is_named_when_load_alone_asks(planner: Build) -> None:
     scene = planner()
     decision = scene.run(lambda at: 12.0, ticks=1, slow=1.5, ttft=9.0, tpot=0.2)[0]
