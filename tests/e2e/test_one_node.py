@@ -19,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 STATE = "/var/tmp/disagg-one"
 
 
-def make(target: str, **variables: str) -> str:
+def make(target: str, *, environ: dict[str, str] | None = None, **variables: str) -> str:
     """A target of the Makefile, as a person runs it; nothing of the suite's own cluster leaks in."""
-    environ = {k: v for k, v in os.environ.items() if k != "KUBECONFIG" and not k.startswith("MAKE")}
+    ours = ("KUBECONFIG", "DISAGG_EMBEDDED", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    environ = {k: v for k, v in os.environ.items() if k not in ours} | (environ or {})
     settings = [f"{k}={v}" for k, v in variables.items()]
     done = subprocess.run(
         ["make", "--no-print-directory", target, f"STATE={STATE}", *settings],
@@ -79,15 +80,24 @@ def test_install_serve_and_uninstall(one_node: Path) -> None:
 
     helm("uninstall", "disagg", "--wait")
     assert gpus(kube) in ("0", "")
-    left = run(
-        "kubectl", f"--kubeconfig={one_node}", "get", KINDS, "-A", "-o", "name", "-l", f"{labels.PART_OF}={labels.APP}"
-    )
-    assert left.split() == [
-        f"customresourcedefinition.apiextensions.k8s.io/{plural}.disagg.dev"
-        for plural in ("disaggdeployments", "disagggroups")
-    ]
+
+    def left() -> list[str]:
+        selector = f"{labels.PART_OF}={labels.APP}"
+        return run("kubectl", f"--kubeconfig={one_node}", "get", KINDS, "-A", "-o", "name", "-l", selector).split()
+
+    kept = [f"customresourcedefinition.apiextensions.k8s.io/{plural}.disagg.dev" for plural in CUSTOM_RESOURCES]
+    wait_until(lambda: left() == kept, "only the CRDs are left", timeout_seconds=60, show=lambda: str(left()))
 
 
+@pytest.mark.embedded
+def test_the_suite_runs_on_a_cluster_that_is_given(one_node: Path) -> None:
+    """``make test`` with ``KUBECONFIG`` set starts no cluster and uses that one."""
+    printed = make("test", TESTS="tests/integration/crds", environ={"KUBECONFIG": str(one_node)})
+    assert f"Testing on the cluster of KUBECONFIG={one_node}" in printed
+    assert " passed" in printed.splitlines()[-1], printed[-2000:]
+
+
+CUSTOM_RESOURCES = ("disaggdeployments", "disagggroups")
 KINDS = (
     "crd,clusterrole,clusterrolebinding,deployment,daemonset,job,pod,service,serviceaccount,role,rolebinding,configmap,"
     "secret,lease"
