@@ -10,10 +10,10 @@ a reason for programs and a sentence for people. The order of the rules:
    (unless the load is gone altogether); and when the load is gone, not before enough idle intervals have passed.
 5. *Budget*: both legs or neither (`budget`).
 
-The reason of an increase tells load and slow instances apart. When instances as fast as the profile would be enough, the
-cause is that they are slower: with a missed SLO the reason is that SLO. While the SLO is met, slowness alone is watched
-only, and load that grows on instances which are known to be slow (a fleet that was enough at some correction is *sized
-for* it) is load.
+The reason of an increase tells load and slow instances apart. When instances as fast as the profile would be enough,
+the cause is that they are slower: with a missed SLO the reason is that SLO. While the SLO is met, slowness alone is
+watched only, and load that grows on instances which are known to be slow (a fleet that was enough at some correction is
+*sized for* it) is load.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def _because(decision: Decision, one: RoleDecision, settings: Settings) -> str:
             return f"{_slow(decision, one, settings)}; {_capacity(one, settings)}{_capped(one, settings)}"
         case Reason.SCALE_DOWN:
             return (
-                f"{_load(decision)} needs {one.needed}, and nothing in the last "
-                f"{settings.stabilization_seconds:g} s needed more than {one.target}"
+                f"{_load(decision)}: {one.needed} needed, and never more than {one.target} "
+                f"in the last {settings.stabilization_seconds:g} s"
             )
         case Reason.OUTSIDE_BOUNDS:
             bounds = settings.roles[one.role]
@@ -40,9 +40,9 @@ def _because(decision: Decision, one: RoleDecision, settings: Settings) -> str:
         case Reason.HOLD_IDLE:
             return f"no requests, but not yet for {settings.idle_intervals} intervals"
         case Reason.HOLD_STABILIZING:
-            return f"{_load(decision)} needs {one.needed}; more was needed within {settings.stabilization_seconds:g} s"
+            return f"{_load(decision)}: {one.needed} needed, but more within {settings.stabilization_seconds:g} s"
         case Reason.HOLD_SCALE_UP_IN_FLIGHT:
-            return f"{_load(decision)} needs {one.needed}, but the last increase is not settled"
+            return f"{_load(decision)}: {one.needed} needed, but the last increase is not settled"
         case _:
             return decision.problem.detail if decision.problem is not None else "no usable metrics"
 

@@ -1,0 +1,1 @@
+"""Adapters and the loop: what measures, writes, reports and keeps time."""
