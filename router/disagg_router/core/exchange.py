@@ -235,6 +235,20 @@ class Exchange:
         self._end(Outcome.CANCELLED)
         return STOP
 
+    def shut_down(self) -> Command:
+        """The router ends before the answer is complete: the client is told, and not left to guess (case AP3)."""
+        if self.state is State.ENDED:
+            return PAUSE
+        error = unavailable(
+            "the router was stopped before the answer was complete",
+            code="router_stopped",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
+        if self.state is not State.RELAYING:
+            return self._refuse(error, Outcome.UNAVAILABLE)
+        self._end(Outcome.FAILED)
+        return Break(error_event(error))
+
     # What to do.
 
     def _dispatch(self, last: ApiError | None = None) -> Command:

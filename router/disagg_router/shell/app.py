@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 4096
 SWEEP_SECONDS: Final = 1.0
+LAST_WORDS_SECONDS: Final = 1.0
 LIVE_PATH: Final = ports.HEALTH_PATH + "/live"
 """Answers 200 while the process works, whether or not it can serve."""
 
@@ -69,6 +70,7 @@ class RouterApp:
         self._wake_scheduled = False
         self._draining = False
         self._empty: asyncio.Event | None = None
+        self._deserted: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._created = int(time())
@@ -130,7 +132,7 @@ class RouterApp:
         return True
 
     async def stop(self) -> None:
-        """Stop listening and end everything."""
+        """Stop listening and end everything; clients whose answer is not complete are told so."""
         self._draining = True
         if self._server is not None:
             self._server.close()
@@ -138,14 +140,27 @@ class RouterApp:
             self._sweeper.cancel()
         for front in list(self._fronts):
             front.close_if_idle()
-        for call in list(self._calls):
-            call.client_gone()
+        if self._calls:
+            for call in list(self._calls):
+                call.shut_down()
+            await self._last_words()
         for front in list(self._fronts):
             front.abort()
         await self.registrar.stop()
         await self.pool.close()
         if self._server is not None:
             await self._server.wait_closed()
+
+    async def _last_words(self) -> None:
+        """Give what was written last a moment to leave; who does not read it in time is cut off."""
+        self._deserted = asyncio.Event()
+        if not self._fronts:
+            return
+        try:
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._deserted.wait()
+        except TimeoutError:
+            log.info("%d connections did not take their last answer", len(self._fronts))
 
     # Site
 
@@ -158,6 +173,8 @@ class RouterApp:
 
     def closed(self, front: Front) -> None:
         self._fronts.discard(front)
+        if not self._fronts and self._deserted is not None:
+            self._deserted.set()
 
     def refused(self, error: ApiError) -> None:
         self._count_refused(Outcome.REJECTED, UNKNOWN_MODEL)

@@ -89,6 +89,11 @@ class Call:
         self._tally.start()
         self._do(command)
 
+    def shut_down(self) -> None:
+        """The router ends now."""
+        self._cancel()
+        self._do(self._exchange.shut_down())
+
     # Front
 
     def client_gone(self) -> None:

@@ -84,6 +84,25 @@ async def test_a_drain_has_an_end(bench, pair, tools):
     assert await router.app.drain(5)
 
 
+async def test_ap3_what_outlives_the_grace_time_is_cut_with_an_error(bench, pair, tools):
+    pair[1].mode = "hold"
+    router = await bench(*pair)
+    stream = await router.post({"stream": True})
+    whole = asyncio.create_task(router.post())
+    await tools.eventually(lambda: pair[1].running == 2, "both are under way")
+    assert not await router.app.drain(0.05)
+    await router.app.stop()
+    *tokens, last = tools.events(await stream.read())
+    assert tokens
+    assert last["error"]["code"] == "router_stopped"
+    assert not any(choice["finish_reason"] for event in tokens for choice in event["choices"])
+    refused = await whole
+    assert (refused.status, (await refused.json())["error"]["code"]) == (503, "router_stopped")
+    assert "retry-after" in refused.headers
+    assert router.app.in_flight == 0
+    await tools.eventually(lambda: pair[1].cancelled == 2, "the worker stops, too")
+
+
 async def test_a_port_in_use_is_said_in_one_sentence(bench, pair, tmp_path):
     router = await bench(*pair)
     path = tmp_path / "workers.json"

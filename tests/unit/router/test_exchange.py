@@ -258,6 +258,7 @@ EVENTS = st.sampled_from(
         "relayed",
         "reset",
         "gone",
+        "stop",
         "expired",
         "changed",
         "join",
@@ -294,6 +295,8 @@ def test_whatever_happens_there_is_one_outcome_and_no_load_left(make_made, scrip
             it.leg_failed(Failure.RESET)
         elif event == "gone":
             it.client_gone()
+        elif event == "stop":
+            it.shut_down()
         elif event == "expired":
             it.queue_expired()
         elif event == "changed":
