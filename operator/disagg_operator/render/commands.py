@@ -30,12 +30,21 @@ def worker_command(
     )
 
 
-def router_command(deployment: DisaggDeployment, *, port: int, places: Places, around: Surroundings) -> list[str]:
-    """Command line of the router, which learns of workers from the discovery file."""
-    config = router_config(deployment, around=around)
-    return _command(
-        replace(config, host=LOOPBACK, port=port, discovery_file=places.discovery_file), program=places.program
+def router_command(
+    deployment: DisaggDeployment, *, port: int, grace_seconds: float, places: Places, around: Surroundings
+) -> list[str]:
+    """Command line of the router, which learns of workers from the discovery file.
+
+    ``grace_seconds`` is what a stop leaves it, instead of a pod's grace period.
+    """
+    config = replace(
+        router_config(deployment, around=around),
+        host=LOOPBACK,
+        port=port,
+        discovery_file=places.discovery_file,
+        grace_seconds=grace_seconds,
     )
+    return _command(config, program=places.program)
 
 
 def planner_command(deployment: DisaggDeployment, *, port: int, places: Places, around: Surroundings) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from disagg_crds import DisaggDeployment, SpecError, load_deployment
 from disagg_operator.errors import RuntimeStartError
-from disagg_operator.shell.local.runtime import Runtime
+from disagg_operator.shell.local.runtime import STOP_SECONDS, Runtime
 from disagg_operator.shell.local.state import RunningState, default_state_dir, read_state, running, state_root
 
 __all__ = [
@@ -48,15 +48,21 @@ def up(
     catalogue: str = "",
     log_level: str = "info",
     ready_seconds: float = 300.0,
+    stop_seconds: float = STOP_SECONDS,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Run the deployment of a file until SIGINT or SIGTERM; 0 after a clean stop.
+    """Run the deployment of a file until SIGINT or SIGTERM; 0 after a clean stop. A second signal ends it at once.
 
     Raises RuntimeStartError when it cannot start.
     """
     deployment = read_file(path)
     runtime = Runtime(
-        deployment, state_dir=state_dir, router_port=router_port, catalogue=catalogue, log_level=log_level
+        deployment,
+        state_dir=state_dir,
+        router_port=router_port,
+        catalogue=catalogue,
+        log_level=log_level,
+        stop_seconds=stop_seconds,
     )
     return asyncio.run(_serve(runtime, ready_seconds=ready_seconds, say=say))
 
@@ -64,8 +70,14 @@ def up(
 async def _serve(runtime: Runtime, *, ready_seconds: float, say: Callable[[str], None]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        if stop.is_set():
+            runtime.hurry()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, signalled)
     async with runtime:
         say(f"{runtime.deployment.name}: starting; logs are in {runtime.logs}")
         stopped = loop.create_task(stop.wait())
@@ -83,6 +95,9 @@ async def _serve(runtime: Runtime, *, ready_seconds: float, say: Callable[[str],
             for task in (stopped, failed, ready):
                 task.cancel()
             await asyncio.gather(stopped, failed, ready, return_exceptions=True)
-        say(f"{runtime.deployment.name}: stopping")
+        say(
+            f"{runtime.deployment.name}: stopping; requests in flight get {runtime.stop_seconds:g} s "
+            "(Ctrl-C again: none)"
+        )
     say(f"{runtime.deployment.name}: stopped")
     return 0

@@ -241,19 +241,19 @@ import sys
 from pathlib import Path
 from disagg_operator.shell.local import runtime
 from disagg_operator.shell.processes import up
-runtime.default_program = lambda: tuple(sys.argv[3:])
-sys.exit(up(Path(sys.argv[1]), state_dir=Path(sys.argv[2]), router_port=0))
+runtime.default_program = lambda: tuple(sys.argv[4:])
+sys.exit(up(Path(sys.argv[1]), state_dir=Path(sys.argv[2]), stop_seconds=float(sys.argv[3]), router_port=0))
 """
 
 
 @asynccontextmanager
 async def up_process(
-    make: Make, program: Program, folder: Path
+    make: Make, program: Program, folder: Path, *, stop_seconds: float = 5
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
     file, state = folder / "local.yaml", folder / "state"
     file.write_text(json.dumps(make().to_dict()))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", UP, str(file), str(state), *program, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", UP, str(file), str(state), str(stop_seconds), *program, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -286,6 +286,20 @@ async def test_up_stops_everything_on_a_signal(
             assert await process.wait() == 0
         assert not any(map(alive, pids))
         assert read_state(state) is None
+
+
+async def test_a_second_signal_does_not_wait_for_requests_in_flight(
+    make_deployment: Make, program: Program, tmp_path: Path
+) -> None:
+    (Path(program[-1]).parent / "deaf").touch()
+    async with up_process(make_deployment, program, tmp_path, stop_seconds=3600) as (process, state):
+        pids = await children(state)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert b"Ctrl-C again" in await process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+        assert not any(map(alive, pids))
 
 
 async def test_children_die_with_a_runtime_that_is_killed(

@@ -165,8 +165,9 @@ def test_commands_carry_the_same_settings_as_pods(make_deployment: Make) -> None
     assert worker[:2] == ["disagg", "worker"]
     config = parse(WorkerConfig, worker[2:], {})
     assert (config.host, config.port, config.kv_port, config.tensor) == ("127.0.0.1", 7, 8, 2)
-    router = parse(RouterConfig, router_command(deployment, port=9, places=PLACES, around=AROUND)[2:], {})
-    assert (router.discovery_file, router.port) == ("/run/d.json", 9)
+    command = router_command(deployment, port=9, grace_seconds=8.0, places=PLACES, around=AROUND)
+    router = parse(RouterConfig, command[2:], {})
+    assert (router.discovery_file, router.port, router.grace_seconds) == ("/run/d.json", 9, 8.0)
     planner = parse(PlannerConfig, planner_command(deployment, port=10, places=PLACES, around=AROUND)[2:], {})
     assert (planner.control_url, planner.router_url) == (PLACES.control_url, PLACES.router_url)
 

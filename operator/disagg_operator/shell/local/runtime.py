@@ -50,6 +50,8 @@ from disagg_operator.shell.local.workers import Workers
 TICK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 10.0
 """Grace of a stop: requests in flight get this long before they are cut off."""
+ROUTER_SHARE: Final = 0.8
+"""Of that time, after which the router itself ends what is left: its clients then get an error and not just an end."""
 HOPELESS_CRASHES: Final = 3
 USAGE_ERROR: Final = 2
 
@@ -77,7 +79,7 @@ class Runtime:
         self.state_dir = (state_dir or default_state_dir(deployment.name)).absolute()
         self.control_url = ""
         self.planner_url = ""
-        self._stop_seconds = stop_seconds
+        self.stop_seconds: Final = stop_seconds
         self._clock = clock
         self._program = tuple(program) or default_program()
         self._around = Surroundings(catalogue=catalogue, log_level=log_level)
@@ -86,6 +88,7 @@ class Runtime:
         self._ports = Ports()
         self._router_port = router_port
         self._board = Board(deployment, clock=clock)
+        self._hurry = False
         self._wake = asyncio.Event()
         self._stack = AsyncExitStack()
         self._published = b""
@@ -150,7 +153,13 @@ class Runtime:
         )
         self._router = Child(
             name="router",
-            command=lambda: router_command(self.deployment, port=self._router_port, places=places, around=self._around),
+            command=lambda: router_command(
+                self.deployment,
+                port=self._router_port,
+                grace_seconds=self.stop_seconds * ROUTER_SHARE,
+                places=places,
+                around=self._around,
+            ),
             log=self.logs / "router.log",
         )
         self._planner = self._planner_child(places)
@@ -315,6 +324,10 @@ class Runtime:
                     f"{child.last_words()}\n(its log is {child.log})"
                 )
 
+    def hurry(self) -> None:
+        """Stop without waiting for requests in flight, also when stopping already."""
+        self._hurry = True
+
     async def failure(self) -> None:
         """Wait for the runtime's own loop to fail; raises its error. Cancel it when it is no longer of interest."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -332,11 +345,11 @@ class Runtime:
     async def _stop_children(self) -> None:
         """Planner and router first: what is in flight ends while its workers still serve."""
         workers = [worker.child for worker in self._workers.all]
-        deadline = self._clock() + self._stop_seconds
+        deadline = self._clock() + self.stop_seconds
         for group in (self._programs(), workers):
-            for child in group:
-                child.stop(self._clock(), grace_seconds=max(0.5, deadline - self._clock()))
             while not all(child.gone for child in group):
                 for child in group:
+                    left = 0.0 if self._hurry else max(0.5, deadline - self._clock())
+                    child.stop(self._clock(), grace_seconds=left)
                     child.poll(self._clock())
                 await asyncio.sleep(TICK_SECONDS / 4)
