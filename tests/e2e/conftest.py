@@ -1,4 +1,7 @@
-"""One installed chart for all tests that serve from pods."""
+"""One installed chart for all tests that serve from pods.
+
+Runs under load report the lag of the workers' loops, and are void where they failed and lagged: tests/support/lag.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.kube import Helm, Kube, sets
+from tests.support.lag import (  # noqa: F401 - hooks and a fixture work by being here
+    lag,
+    pytest_itemcollected,
+    pytest_report_teststatus,
+    pytest_runtest_call,
+    pytest_runtest_protocol,
+    pytest_terminal_summary,
+)
 from tests.support.serving import image, prometheus_image
 
 CHART = Path(__file__).parents[2] / "charts" / "disagg"

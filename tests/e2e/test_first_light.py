@@ -9,6 +9,7 @@ import pytest
 
 from disagg_contract import labels
 from tests.support.kube import Kube, Object, wait_until
+from tests.support.lag import LagWatch
 from tests.support.serving import example, image, load_report, pods, port_forward, post, start_load
 
 PROMPT = "Write a short story about a lighthouse keeper who counts the ships that never came back. " * 6
@@ -125,8 +126,9 @@ def pair(release: Kube, module_namespace: Kube) -> Kube:
     return module_namespace
 
 
-def test_real_trace_without_errors_or_truncations(serving: Kube, data: Path | None) -> None:
+def test_real_trace_without_errors_or_truncations(serving: Kube, data: Path | None, lag: LagWatch) -> None:
     """200 requests of the Azure conversation trace, or of the built-in one with its statistics."""
+    lag.watch(serving, "chat-8b")
     serving.apply(example("chat-8b"))
     serving.expect_condition("dd", "chat-8b", "Ready")
     files = None

@@ -15,6 +15,7 @@ import pytest
 from disagg_contract import metrics, ports
 from tests.conftest import namespace_of
 from tests.support.kube import Kube, Object, wait_until
+from tests.support.lag import LagWatch
 from tests.support.serving import example, load_report, pods, replicas, slow_down, start_load, stop_load
 
 INTERVAL_SECONDS = 12
@@ -65,7 +66,8 @@ def expect_fleet(kube: Kube, prefill: int, decode: int, *, timeout_seconds: floa
     )
 
 
-def test_load_scales_both_phases_up_and_down_again(serving: Kube) -> None:
+def test_load_scales_both_phases_up_and_down_again(serving: Kube, lag: LagWatch) -> None:
+    lag.watch(serving, "chat-13b")
     serving.apply(chat())
     serving.expect_condition("dd", "chat-13b", "Ready")
     load(serving, "light", 3, 600)
@@ -88,6 +90,7 @@ def test_load_scales_both_phases_up_and_down_again(serving: Kube) -> None:
         show=lambda: serving.explain("dd", "chat-13b"),
     )
     report = load_report(serving, "heavy", timeout_seconds=180)
+    lag.read()
     assert report["errors"] == 0, report
     wait_until(
         lambda: sum(fleet(serving)) < 4,
@@ -97,7 +100,9 @@ def test_load_scales_both_phases_up_and_down_again(serving: Kube) -> None:
     )
 
 
-def test_slow_instances_are_scaled_for_the_slo_they_miss(serving: Kube, slow_prefill: Kube, tmp_path: Path) -> None:
+def test_slow_instances_are_scaled_for_the_slo_they_miss(
+    serving: Kube, slow_prefill: Kube, tmp_path: Path, lag: LagWatch
+) -> None:
     """At a constant 3 req/s, a third of the speed lost: which phase lost it decides which is scaled, and why.
 
     The TPOT goes from 23 to 41 ms, over an SLO of 35; the share of prompts within a TTFT of 0.25 s from 98 to 73 %.
@@ -107,6 +112,7 @@ def test_slow_instances_are_scaled_for_the_slo_they_miss(serving: Kube, slow_pre
         "prefill": (slow_prefill, {"ttftSeconds": 0.25, "tpotSeconds": 0.1, "attainment": 0.9}, "TTFTAboveSLO"),
     }
     for kube, slo, _ in cases.values():
+        lag.watch(kube, "chat-13b")
         kube.apply(chat(slo=slo, engine__simulated__debugEndpoints=True))
     for kube, _, _ in cases.values():
         kube.expect_condition("dd", "chat-13b", "Ready")
