@@ -18,7 +18,7 @@ LINTED := $(SOURCES) tests benchmarks hack/cluster
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "disagg: disaggregated LLM serving on Kubernetes\n\nTargets:"} \
 	  /^[a-z-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2} \
-	  END {print "\nVariables: KUBECONFIG (test on that cluster), DISAGG_TESTS=unit (no cluster), STATE, NODES, GPUS, KWOK, DISAGG_CACHE"}' $(MAKEFILE_LIST)
+	  END {print "\nVariables: KUBECONFIG (test on that cluster), DISAGG_TESTS=unit (no cluster), SECONDS, STATE, NODES, GPUS, KWOK, DISAGG_CACHE"}' $(MAKEFILE_LIST)
 
 $(BIN)/.installed: pyproject.toml uv.lock hack/install.sh
 	PYTHON=$(PYTHON) UV_VERSION=$(UV_VERSION) bash hack/install.sh $(VENV)
@@ -34,6 +34,15 @@ demo: install  ## Serve a minute of traffic on a local 2-prefill, 2-decode deplo
 .PHONY: test
 test: install  ## Run all tests; builds and starts a real Kubernetes where KUBECONFIG names none
 	bash hack/test.sh $(TESTS)
+
+.PHONY: bench
+bench: install  ## Measure what is claimed to be fast; results go to benchmarks/results
+	$(BIN)/python benchmarks/worker_loop.py
+	$(BIN)/python benchmarks/router_relay.py
+
+.PHONY: soak
+soak: install  ## Serve from processes under load, kills, scaling and hang-ups for SECONDS=600; no cluster
+	$(BIN)/python benchmarks/soak.py $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: check
 check: install  ## Lint, types, import contracts, generated files up to date

@@ -26,8 +26,10 @@ from statistics import median
 
 import httptools
 import uvloop
+from results import FOLDER, store
 
 CLIENTS = 32
+SEED = 1
 MODEL = "bench"
 TICKS = os.sysconf("SC_CLK_TCK")
 CASES = {"1 token": (128, 1, False), "64 streamed": (128, 64, True), "1,600 words": (1600, 1, False)}
@@ -232,7 +234,7 @@ def target(name: str) -> Iterator[tuple[int, int]]:
 
 def prompts(words: int, tokens: int, stream: bool, number: int) -> list[bytes]:
     """``number`` different requests, with 16 shared prefixes of three quarters of the prompt."""
-    rng = Random(1)
+    rng = Random(SEED)
     vocabulary = ["the", "of", "and", "to", "water", "time", "people", "house", "about", "number", "after", "think"]
     shared = [" ".join(rng.choices(vocabulary, k=words * 3 // 4)) for _ in range(16)]
     requests = []
@@ -340,7 +342,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="requests of a measurement")
     parser.add_argument("--rounds", type=int, default=2, help="interleaved rounds; the median counts")
     parser.add_argument("--only", default="", help="targets, comma-separated, besides the proxy")
-    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--json", type=Path, default=FOLDER / "router_relay.json", help="where the results go")
     options = parser.parse_args()
     chosen = [name for name in TARGETS if not options.only or name in ("aiohttp proxy", *options.only.split(","))]
     results: dict[str, dict[str, list[Measured]]] = {name: {case: [] for case in CASES} for name in chosen}
@@ -360,9 +362,8 @@ def main() -> None:
             floor = median(m.cpu_microseconds for m in results["aiohttp proxy"][case])
             cells.append(f"{cost:8.0f} ({cost / floor:.2f})")
         print(f"{name:22}" + "".join(f"{cell:>20}" for cell in cells))
-    if options.json:
-        rows = {name: {case: [asdict(m) for m in found] for case, found in by.items()} for name, by in results.items()}
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    rows = {name: {case: [asdict(m) for m in found] for case, found in by.items()} for name, by in results.items()}
+    store(options.json, seed=SEED, figures={"requests": options.requests, "targets": rows})
 
 
 if __name__ == "__main__":

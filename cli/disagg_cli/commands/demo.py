@@ -23,11 +23,13 @@ from rich.markup import escape
 
 from disagg_cli.commands.status import is_ready, last_decision, show_event
 from disagg_cli.errors import CommandError, UsageError
+from disagg_cli.loops import read_loops
 from disagg_cli.parsing import Parser, duration, positive
 from disagg_cli.runtimes import find_runtime, read_status
 from disagg_contract.control import RuntimeStatus
 from disagg_crds.loading import load_deployment
 from disagg_load.errors import ClientError
+from disagg_load.lag import is_void, show_lag
 from disagg_load.report import Slo
 from disagg_load.shell.files import load_workload, write_report
 from disagg_load.shell.replay import ReplayOptions
@@ -98,6 +100,10 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             raise CommandError(str(error)) from None
         status = _last_status(folder, status)
         print_report(report, console)
+        loops = read_loops(status.instances)
+        say(f"worker loops: {show_lag(loops)}")
+        if is_void(loops):
+            say("[yellow]the workers could not keep up: these figures show this machine, not the deployment[/yellow]")
         write_report(report, str(folder / "report.json"))
     decision = last_decision(status)
     say(f"planner: {show_event(decision[1]) if decision else 'no change of the instances was needed'}")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
+from disagg_cli.loops import read_loops
 from disagg_cli.parsing import Parser, count
 from disagg_cli.runtimes import find_runtime, read_status
 from disagg_contract.control import Condition, Event, RuntimeStatus
+from disagg_load.lag import LoopLag, is_void, show_lag
 from disagg_planner.core.decision import Reason
 
 DESCRIPTION = """\
 Shows the deployment that `disagg up` runs: roles with ready and wanted instances, where the router is, what the planner
-decided last and why, and where the logs are. (On Kubernetes: kubectl get dd,dg and kubectl describe dd NAME.)
+decided last and why, how far the workers' loops lag behind on this machine, and where the logs are. (On Kubernetes:
+kubectl get dd,dg and kubectl describe dd NAME.)
 """
 
 EXAMPLES = (
@@ -43,7 +46,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     if arguments.json:
         print(status.to_json().decode())
     else:
-        print_status(status, Console(), events=arguments.events, clock=time.time)
+        loops = read_loops(status.instances)
+        print_status(status, Console(), events=arguments.events, clock=time.time, loops=loops)
     return 0 if is_ready(status) else 1
 
 
@@ -52,8 +56,15 @@ def is_ready(status: RuntimeStatus) -> bool:
     return any(condition.type == READY and condition.status == "True" for condition in status.conditions)
 
 
-def print_status(status: RuntimeStatus, console: Console, *, events: int, clock: Callable[[], float]) -> None:
-    """Print the status for a person."""
+def print_status(
+    status: RuntimeStatus,
+    console: Console,
+    *,
+    events: int,
+    clock: Callable[[], float],
+    loops: Mapping[str, LoopLag],
+) -> None:
+    """Print the status for a person. ``loops`` is the lag of the workers that answer, by instance."""
 
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, highlight=False, soft_wrap=True)
@@ -80,6 +91,8 @@ def print_status(status: RuntimeStatus, console: Console, *, events: int, clock:
         say(f"planner: last change {show_age(clock() - moment)} ago, {show_event(event)}")
     elif status.planner_url:
         say("planner: no change so far")
+    if loops:
+        say(f"worker loops: {show_lag(loops)}", style="yellow" if is_void(loops) else "")
     newest = status.events[-events:]
     if newest:
         say("events:")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def test_pk4_the_demo_runs_end_to_end_and_leaves_nothing(tmp_path: Path, mark: s
     assert " s: 2 prefill and 2 decode instances behind http://127.0.0.1:" in out
     assert "first token (TTFT)" in out
     assert "0 truncated, 0 errors" in out
+    assert re.search(r"^worker loops: \d+\.\d% of \d+ iterations late by over a fifth of a step", out, re.MULTILINE)
     assert "where to look" in out
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert report["completed"] == report["requests"] > 0

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from disagg_cli.main import main
 from disagg_contract.control import STATUS_PATH, Condition, Event, InstanceStatus, RuntimeStatus, Scale
 from disagg_contract.labels import Role
+from disagg_contract.ports import METRICS_PATH
 from disagg_operator.shell.local.state import RunningState, default_state_dir, held, write_state
 
 Captured = pytest.CaptureFixture[str]
@@ -46,18 +48,19 @@ def status_of(*, ready: int = 2) -> RuntimeStatus:
 
 
 class Control:
-    """A control API with one document."""
+    """A control API with one document, and a worker's metrics beside it."""
 
     def __init__(self) -> None:
         self.document = status_of().to_json()
+        self.metrics = b""
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(handler) -> None:
-                assert handler.path == STATUS_PATH
+                body = {STATUS_PATH: self.document, METRICS_PATH: self.metrics}[handler.path]
                 handler.send_response(200)
-                handler.send_header("Content-Length", str(len(self.document)))
+                handler.send_header("Content-Length", str(len(body)))
                 handler.end_headers()
-                handler.wfile.write(self.document)
+                handler.wfile.write(body)
 
             def log_message(handler, *_: object) -> None:
                 return
@@ -109,6 +112,20 @@ def test_it_shows_roles_decisions_and_where_to_look(control: Control, capsys: Ca
     ):
         assert text in out
     assert re.search(r"^planner: last change \d+s ago, TPOTAboveSLO: decode 1 -> 2", out, re.MULTILINE)
+
+
+def test_it_shows_how_far_the_workers_loops_lag(control: Control, capsys: Captured) -> None:
+    status = status_of()
+    instance = replace(status.instances[0], url=control.url)
+    control.document = replace(status, instances=(instance, *status.instances)).to_json()
+    control.metrics = b"""\
+disagg_worker_iterations_total{model="m"} 400.0
+disagg_worker_late_iterations_total{model="m"} 4.0
+disagg_worker_clock_lag_seconds_bucket{le="0.001",model="m"} 396.0
+disagg_worker_clock_lag_seconds_bucket{le="0.05",model="m"} 400.0
+"""
+    assert main(["status"]) == 0
+    assert "worker loops: 1.0% of 400 iterations late by over a fifth of a step; " in capsys.readouterr().out
 
 
 def test_it_shows_as_many_events_as_asked_for(control: Control, capsys: Captured) -> None:
