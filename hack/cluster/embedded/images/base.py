@@ -28,7 +28,6 @@ _SURPLUS = (
     "var/lib/apt/lists",
 )
 _MIRROR_VARIABLE = "DISAGG_DEBIAN_MIRROR"
-_DEFAULT_MIRROR = "http://deb.debian.org/debian"
 
 
 def base_key() -> str:
@@ -42,13 +41,13 @@ def ensure_base(store: Store) -> str:
     image = f"localhost/disagg-base:{base_key()}"
     if store.has(image):
         return image
-    mirror = os.environ.get(_MIRROR_VARIABLE, _DEFAULT_MIRROR)
-    say(f"base image: debootstrap of Debian {SUITE} from {mirror} (once, about a minute)")
+    mirror = os.environ.get(_MIRROR_VARIABLE)
+    say(f"base image: debootstrap of Debian {SUITE} from {mirror or 'its default mirror'} (once, about a minute)")
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".debootstrap-") as scratch:
         root = Path(scratch) / "root"
         hint = f"Name another mirror with {_MIRROR_VARIABLE}; outside Debian, install debian-archive-keyring."
         options = ["--variant=minbase", f"--include={_INCLUDE}"]
-        run(["debootstrap", *options, SUITE, root, mirror], timeout_seconds=1800, hint=hint)
+        run(["debootstrap", *options, SUITE, root, *([mirror] if mirror else [])], timeout_seconds=1800, hint=hint)
         for surplus in _SURPLUS:
             shutil.rmtree(root / surplus, ignore_errors=True)
             (root / surplus).mkdir(parents=True)
