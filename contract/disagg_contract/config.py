@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from disagg_contract import ports
 from disagg_contract.labels import Role
-from disagg_contract.settings import Config, setting
+from disagg_contract.settings import Config, log_level_setting, setting
 
 
 class RoutingPolicy(StrEnum):
@@ -86,7 +86,7 @@ class WorkerConfig(Config):
     tokenizer: str = setting("", "tokenizer.json to use instead of the built-in tokenizer")
     iteration_log: str = setting("", "file that gets a line an iteration, stamped with the engine's clock")
     catalogue: str = setting("", "YAML file with further GPUs and models")
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class RouterConfig(Config):
     max_in_flight: int = setting(8192, "requests at a time; more get 503", low=1)
     grace_seconds: float = setting(120.0, "wall seconds a drain may take after SIGTERM", low=0)
     seed: int = setting(0, "seed of random tie-breaks")
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class PlannerConfig(Config):
     host: str = setting("0.0.0.0", "address of health and metrics")
     port: int = setting(ports.PLANNER_METRICS, "port of health and metrics; 0 takes a free one", low=0, high=65535)
     catalogue: str = setting("", "YAML file with further GPUs and models")
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class OperatorConfig(Config):
     metrics_port: int = setting(ports.OPERATOR_METRICS, "port of metrics", low=0, high=65535)
     event_age_limit_seconds: float = setting(600.0, "liveness fails after this long without a watch event", above=0)
     catalogue: str = setting("", "YAML file with further GPUs and models")
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 CONFIGS: Final[tuple[type[Config], ...]] = (WorkerConfig, RouterConfig, PlannerConfig, OperatorConfig)

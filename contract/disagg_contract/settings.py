@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
 from disagg_contract.errors import ConfigError
 
@@ -25,9 +25,21 @@ def setting(
     low: float = -math.inf,
     high: float = math.inf,
     above: float = -math.inf,
+    words: Sequence[str] = (),
 ) -> Any:
-    """A field: default, help text with unit, and bounds (``low`` and ``high`` inclusive, ``above`` exclusive)."""
-    return field(default=default, metadata={"help": text, "low": low, "high": high, "above": above})
+    """A field: default, help text with unit, and what may stand there.
+
+    ``low`` and ``high`` bound a number inclusively, ``above`` exclusively; a text must be one of ``words``, if any.
+    """
+    return field(default=default, metadata={"help": text, "low": low, "high": high, "above": above, "words": words})
+
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def log_level_setting() -> Any:
+    """The field that every program has."""
+    return setting("info", "debug, info, warning or error", words=LOG_LEVELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +137,10 @@ def _read(hint: Any, text: str, metadata: Mapping[str, Any]) -> Any:
             raise ValueError("use one of " + ", ".join(member.value for member in hint)) from None
     if hint in (int, float):
         return _number(hint, text, metadata)
-    return text
+    words = metadata["words"]
+    if words and text.lower() not in words:
+        raise ValueError("use one of " + ", ".join(words))
+    return text.lower() if words else text
 
 
 def _number(hint: Any, text: str, metadata: Mapping[str, Any]) -> int | float:
@@ -136,7 +151,12 @@ def _number(hint: Any, text: str, metadata: Mapping[str, Any]) -> int | float:
     if not math.isfinite(value):
         raise ValueError("use a finite number")
     if not metadata["low"] <= value <= metadata["high"]:
-        raise ValueError(f"use a number from {metadata['low']:g} to {metadata['high']:g}")
+        bounded = math.isfinite(metadata["high"])
+        raise ValueError(
+            f"use a number from {metadata['low']:g} to {metadata['high']:g}"
+            if bounded
+            else f"use a number of at least {metadata['low']:g}"
+        )
     if value <= metadata["above"]:
         raise ValueError(f"use a number above {metadata['above']:g}")
     return value

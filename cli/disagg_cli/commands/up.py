@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import CommandError, UsageError
-from disagg_cli.parsing import Parser, duration
+from disagg_cli.parsing import Parser, choice, duration
+from disagg_contract.settings import LOG_LEVELS
 
 DESCRIPTION = """\
 Runs the DisaggDeployment of a file as processes on this machine: workers, a router, and a planner where a role is
@@ -36,7 +38,13 @@ def configure(parser: Parser, name: str) -> None:
         help="folder of state and logs (default: ~/.local/state/disagg/NAME, or below XDG_STATE_HOME)",
     )
     parser.add_argument("--catalogue", metavar="FILE", default="", help="YAML file with further GPUs and models")
-    parser.add_argument("--log-level", default="info", help="of all programs: debug, info, warning or error")
+    parser.add_argument(
+        "--log-level",
+        type=partial(choice, "log level", LOG_LEVELS),
+        default="info",
+        metavar="LEVEL",
+        help="of all programs: debug, info, warning or error",
+    )
     parser.add_argument(
         "--ready-within",
         type=duration,

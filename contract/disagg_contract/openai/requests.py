@@ -221,7 +221,7 @@ def _refuse_unsupported(body: dict[str, Any], *, chat: bool) -> None:
 def _text(body: dict[str, Any], name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise invalid(name, f"is a {_kind(value)}; expected a string")
+        raise invalid(name, f"is {_a(_kind(value))}; expected a string")
     return value
 
 
@@ -230,14 +230,14 @@ def _flag(body: dict[str, Any], name: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise invalid(name, f"is a {_kind(value)}; expected true or false")
+        raise invalid(name, f"is {_a(_kind(value))}; expected true or false")
     return value
 
 
 def _mapping(body: dict[str, Any], name: str) -> dict[str, Any] | None:
     value = body.get(name)
     if value is not None and not isinstance(value, dict):
-        raise invalid(name, f"is a {_kind(value)}; expected an object")
+        raise invalid(name, f"is {_a(_kind(value))}; expected an object")
     return value
 
 
@@ -350,7 +350,7 @@ def _prompts(body: dict[str, Any]) -> tuple[Prompt, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
-        raise invalid("prompt", f"is a {_kind(value)}; expected text, token ids, or an array of either")
+        raise invalid("prompt", f"is {_a(_kind(value))}; expected text, token ids, or an array of either")
     if not value:
         raise invalid("prompt", "is an empty array; at least one prompt is needed")
     if _is_int(value[0]):
@@ -385,7 +385,7 @@ def _messages(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
 
 def _message(where: str, value: Any) -> ChatMessage:
     if not isinstance(value, dict):
-        raise ApiError(f"{where}: is a {_kind(value)}; expected an object", param=where, code="invalid_value")
+        raise ApiError(f"{where}: is {_a(_kind(value))}; expected an object", param=where, code="invalid_value")
     role = value.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"is {_spell(role)}; expected one of {', '.join(ROLES)}")
@@ -397,7 +397,7 @@ def _message(where: str, value: Any) -> ChatMessage:
     if isinstance(content, list):
         content = "".join(_part(f"{where}.content[{number}]", part) for number, part in enumerate(content))
     if not isinstance(content, str):
-        raise invalid(f"{where}.content", f"is a {_kind(content)}; expected text or an array of text parts")
+        raise invalid(f"{where}.content", f"is {_a(_kind(content))}; expected text or an array of text parts")
     return ChatMessage(role, content)
 
 
@@ -418,6 +418,10 @@ def _kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
+def _a(kind: str) -> str:
+    return kind if kind == "null" else f"an {kind}" if kind[0] in "ao" else f"a {kind}"
+
+
 def _spell(value: object) -> str:
-    text = repr(value)
+    text = {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

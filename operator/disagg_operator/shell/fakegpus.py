@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 from disagg_contract import labels
-from disagg_contract.settings import Config, setting
+from disagg_contract.settings import Config, log_level_setting, setting
 from disagg_operator.errors import ApiError
 from disagg_operator.shell.blocking import BlockingApi, Document, until_terminated
 
@@ -50,7 +50,7 @@ class FakeGpusConfig(Config):
     remove: bool = setting(False, "take everything away again, and exit")
     stop: str = setting("", "namespace/name of the Deployment to stop before removing, which would give them back")
     deadline_seconds: float = setting(120.0, "wall seconds that removing may take", above=0)
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 @dataclass(frozen=True, slots=True)

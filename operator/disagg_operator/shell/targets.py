@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 from disagg_contract import labels, metrics, ports
 from disagg_contract.errors import ConfigError
-from disagg_contract.settings import Config, parse, setting
+from disagg_contract.settings import Config, log_level_setting, parse, setting
 from disagg_operator.errors import ApiError
 from disagg_operator.shell.blocking import BlockingApi, Document, until_terminated
 
@@ -38,7 +38,7 @@ class TargetsConfig(Config):
     file: str = setting("/targets/pods.json", "file to write, which Prometheus watches")
     namespace: str = setting("", "namespace to look at; empty: all")
     interval_seconds: float = setting(5.0, "wall seconds between two looks at the pods", above=0)
-    log_level: str = setting("info", "debug, info, warning or error")
+    log_level: str = log_level_setting()
 
 
 def scrape_targets(pods: Iterable[Document]) -> list[dict[str, Any]]:

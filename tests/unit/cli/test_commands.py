@@ -124,6 +124,8 @@ def test_unknown_commands_list_the_known_ones(capsys: Captured) -> None:
         (("replay", "--url", "u", "--trace", "t", "--slo-ttft", "fast"), "'fast' is no duration above 0"),
         (("replay", "--url", "u", "--trace", "t", "--format", "vllm"), "invalid choice: 'vllm'"),
         (("replay", "--url", "ftp://u", "--trace", "builtin:chat"), "'ftp://u' is no URL of a server"),
+        (("up", "x.yaml", "--log-level", "loud"), "'loud' is no known log level; known are debug, info"),
+        (("router", "--log-level", "loud"), "--log-level=loud: use one of debug, info, warning, error"),
         (("worker", "--time-scale", "0"), "--time-scale=0: use a number above 0"),
         (("worker", "--role", "decoder"), "--role=decoder: use one of prefill, decode, worker"),
         (("planner", "--model", "gpt-9"), "unknown model 'gpt-9'; known are: deepseek-v3"),

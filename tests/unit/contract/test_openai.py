@@ -143,6 +143,16 @@ NULLABLE = [
 ]  # fmt: skip
 
 
+def test_values_are_named_as_json_has_them() -> None:
+    for body, message in (
+        (b'{"prompt": {}}', "prompt: is an object; expected text"),
+        (b'{"prompt": "x", "max_tokens": true}', "max_tokens: is true; expected an integer"),
+        (b'{"prompt": "x", "kv_transfer_params": []}', "kv_transfer_params: is an array; expected an object"),
+    ):
+        with pytest.raises(ApiError, match=f"^{message}"):
+            parse(body)
+
+
 @pytest.mark.parametrize("field", NULLABLE)
 def test_ap11_null_means_the_default(field: str) -> None:
     assert parse({**TEXT, field: None}) == parse(TEXT)

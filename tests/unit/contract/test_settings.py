@@ -29,10 +29,12 @@ def test_flags_override_environment_and_environment_overrides_defaults() -> None
     ("argument", "message"),
     [
         ("--role=both", "--role=both: use one of prefill, decode, worker"),
+        ("--max-sequences=0", "--max-sequences=0: use a number of at least 1"),
         ("--port=70000", "--port=70000: use a number from 0 to 65535"),
         ("--time-scale=0", "--time-scale=0: use a number above 0"),
         ("--time-scale=nan", "--time-scale=nan: use a finite number"),
         ("--block-tokens=x", "--block-tokens=x: use a whole number"),
+        ("--log-level=loud", "--log-level=loud: use one of debug, info, warning, error"),
         ("--prefix-caching=maybe", "--prefix-caching=maybe: use true or false"),
     ],
 )
