@@ -183,7 +183,7 @@ class Api:
         token = await self.connection.token()
         headers = {"Accept": "application/json", "User-Agent": "disagg-operator"}
         if token:
-            headers["Authorization"] = token if " " in token else f"Bearer {token}"
+            headers["Authorization"] = bearer(token)
         return {**headers, "Content-Type": content_type} if content_type else headers
 
     async def _call(
@@ -212,6 +212,11 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             target = "/".join(filter(None, (resource.plural, namespace, name)))
             raise ApiError(f"{verb} {target}: {type(error).__name__} {error}".rstrip()) from error
+
+
+def bearer(token: str) -> str:
+    """Value of the Authorization header; some sources of tokens put the scheme in front themselves."""
+    return token if " " in token else f"Bearer {token}"
 
 
 async def _error(answer: aiohttp.ClientResponse) -> ApiError:

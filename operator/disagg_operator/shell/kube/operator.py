@@ -119,7 +119,7 @@ class Operator:
                 rng=random.Random(secrets.randbits(64)),
                 report=_report,
             )
-            watcher = Watcher(namespace=self.config.namespace, enqueue=queue.add, loop=loop)
+            watcher = Watcher(self.connection, namespace=self.config.namespace, enqueue=queue.add, loop=loop)
             metrics.watch(queue_length=lambda: float(len(queue)), last_event_age=lambda: view.last_event_age)
             vitals.watch(lambda: view.last_event_age, lambda: watcher.alive)
             watcher.start()

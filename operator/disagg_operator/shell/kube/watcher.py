@@ -10,17 +10,18 @@ of its own, and reaches the queue through ``call_soon_threadsafe``.
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+import aiohttp
 import kopf
 
 from disagg_contract import labels
 from disagg_crds import DEPLOYMENT_PLURAL, GROUP, GROUP_PLURAL, VERSION
-from disagg_operator.shell.kube.api import TLS_CLOSE_SECONDS
+from disagg_operator.shell.kube.api import TLS_CLOSE_SECONDS, bearer
+from disagg_operator.shell.kube.connect import Connection
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,19 @@ class Key(NamedTuple):
 class Watcher:
     """Runs kopf until ``stop``. ``enqueue`` is called in ``loop``."""
 
-    def __init__(self, *, namespace: str, enqueue: Callable[[Key], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        namespace: str,
+        enqueue: Callable[[Key], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._namespace = namespace
         self._enqueue = enqueue
         self._loop = loop
+        self._connection = connection
+        self._sessions: list[aiohttp.ClientSession] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
         self._error: BaseException | None = None
@@ -97,6 +107,8 @@ class Watcher:
                 **options,
             )
         finally:
+            for session in self._sessions:
+                await session.close()
             await asyncio.sleep(TLS_CLOSE_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
@@ -114,10 +126,19 @@ class Watcher:
             self._say("dd", namespace, own.get(labels.DEPLOYMENT))
             self._say("dg", namespace, own.get(labels.GROUP_LABEL))
 
-        async def login(logger: Any, settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
-            if "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
-                return kopf.login_with_service_account(logger=logger, settings=settings)
-            return kopf.login_with_kubeconfig(logger=logger, settings=settings)
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            # Called again when the API server no longer accepts the token: the new session carries the new one.
+            token = await self._connection.token()
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._connection.tls or True, limit=0),
+                headers={"Authorization": bearer(token)} if token else None,
+            )
+            self._sessions.append(session)
+            return kopf.AiohttpSession(
+                server=self._connection.server,
+                default_namespace=self._connection.namespace,
+                aiohttp_session=session,
+            )
 
         kopf.on.login(registry=registry)(login)
         kopf.on.event(GROUP, VERSION, DEPLOYMENT_PLURAL, registry=registry)(deployment_changed)
