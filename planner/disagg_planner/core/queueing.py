@@ -26,13 +26,6 @@ def erlang_c(servers: int, offered: float) -> float:
     return blocking / (1 - offered / servers * (1 - blocking))
 
 
-def mean_wait(*, servers: int, offered: float, service_seconds: float) -> float:
-    """Mean wait of M/D/c: half of M/M/c's; exact for one server: R D² / (2 (1 - R D))."""
-    if offered >= servers:
-        return math.inf
-    return erlang_c(servers, offered) * service_seconds / (2 * (servers - offered))
-
-
 def wait_quantile(*, servers: int, offered: float, service_seconds: float, q: float) -> float:
     """Seconds that a share `q` of the prompts wait at most; infinite when the queue grows without bound."""
     if offered >= servers:

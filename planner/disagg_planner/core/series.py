@@ -25,17 +25,9 @@ class Series:
             return self
         return Series((*self.points[-(HISTORY - 1) :], (at_seconds, value)))
 
-    def since(self, at_seconds: float) -> Series:
-        """Only the points at or after a time."""
-        return Series(tuple(point for point in self.points if point[0] >= at_seconds))
-
     @property
     def values(self) -> tuple[float, ...]:
         return tuple(value for _, value in self.points)
-
-    @property
-    def last(self) -> float | None:
-        return self.points[-1][1] if self.points else None
 
     @property
     def last_at(self) -> float | None:

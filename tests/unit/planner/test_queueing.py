@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disagg_planner.core.queueing import erlang_c, mean_wait, wait_quantile
+from disagg_planner.core.queueing import erlang_c, wait_quantile
 
 
 def simulated_quantile(*, servers: int, offered: float, q: float, arrivals: int = 60_000, seed: int = 7) -> float:
@@ -33,13 +33,6 @@ def test_erlang_c_of_a_textbook_case() -> None:
     assert erlang_c(2, 1.248) == pytest.approx(0.7788 / (0.376 * 2.248 + 0.7788), rel=1e-3)
 
 
-def test_mean_wait_of_one_server_is_exact() -> None:
-    rate, service = 2.0, 0.4
-    assert mean_wait(servers=1, offered=rate * service, service_seconds=service) == pytest.approx(
-        rate * service**2 / (2 * (1 - rate * service))
-    )
-
-
 @pytest.mark.parametrize(("servers", "rho"), [(1, 0.48), (1, 0.7), (2, 0.6), (2, 0.8), (4, 0.8), (8, 0.9)])
 def test_ninety_percent_quantile_agrees_with_a_simulated_queue(servers: int, rho: float) -> None:
     computed = wait_quantile(servers=servers, offered=servers * rho, service_seconds=1.0, q=0.9)
@@ -48,7 +41,6 @@ def test_ninety_percent_quantile_agrees_with_a_simulated_queue(servers: int, rho
 
 def test_overload_waits_for_ever() -> None:
     assert wait_quantile(servers=2, offered=2.0, service_seconds=0.1, q=0.9) == math.inf
-    assert mean_wait(servers=2, offered=2.5, service_seconds=0.1) == math.inf
 
 
 def test_no_load_waits_not() -> None:
