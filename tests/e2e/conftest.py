@@ -43,10 +43,12 @@ def release(kubeconfig: Path) -> Iterator[Kube]:
     """``kubectl`` in the namespace where the operator and Prometheus run."""
     kube, helm = Kube(kubeconfig, "disagg-system"), Helm(kubeconfig, "disagg-system")
     helm(
-        "install",
+        "upgrade",  # a run that was killed may have left its release
         "disagg",
         str(CHART),
+        "--install",
         "--create-namespace",
+        "--take-ownership",  # of the CRDs that integration tests brought
         "--wait",
         "--timeout=180s",
         *sets(VALUES | image_values()),

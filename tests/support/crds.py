@@ -33,4 +33,4 @@ def installed_crds(kubeconfig: Path) -> Iterator[Kube]:
         yield kube
     finally:
         if not foreign:
-            kube("delete", "crd", *NAMES, "--wait=true", "--timeout=60s")
+            kube("delete", "crd", *NAMES, "--wait=true", "--timeout=60s", "--ignore-not-found")
