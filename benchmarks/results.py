@@ -64,5 +64,5 @@ def store(path: Path, *, seed: int, figures: object) -> None:
         "figures": figures,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"stored in {path}")

@@ -8,6 +8,7 @@ the clients hangs up in the middle of its answer. Then the load ends and what mu
 
 - every request ended in a complete answer, an explicit error, or because its client went away; an error only while a
   worker was being killed (scale-downs drain and cost nobody anything);
+- the same request got the same text each time, whoever answered it and whatever was in the caches;
 - router and workers counted each request once: started = sum of the outcomes, nothing in flight, nothing queued;
 - KV room is free again on every worker, and nothing is pinned;
 - the fleet is what was asked for last, and no process, no descriptor and no temporary file is left over;
@@ -102,6 +103,8 @@ class Soak:
     kills: list[float] = field(default_factory=list)
     scales: int = 0
     problems: list[str] = field(default_factory=list)
+    texts: dict[bytes, Counter[str]] = field(default_factory=dict)
+    """Choices of the complete answers to each request that was not streamed."""
 
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
@@ -207,9 +210,12 @@ def is_whole(status: RuntimeStatus) -> bool:
 
 
 def body(rng: Random) -> tuple[bytes, bool]:
-    """A request, and whether it is streamed."""
+    """A request, and whether it is streamed. Eight come again and again, so that their answers can be compared."""
+    again = rng.random() < 0.15
+    if again:
+        rng = Random(rng.randrange(8))
     shared = [1000 + rng.randrange(4)] * rng.choice((0, 128, 512))
-    streamed = rng.random() < 0.9
+    streamed = not again and rng.random() < 0.9
     fields: dict[str, Any] = {
         "model": MODEL,
         "prompt": shared + [rng.randrange(1000, 12000) for _ in range(rng.randrange(16, 400))],
@@ -223,7 +229,7 @@ def body(rng: Random) -> tuple[bytes, bool]:
     return msgspec.json.encode(fields), streamed
 
 
-async def send(client: HttpClient, request: bytes, streamed: bool, hang_up: float | None) -> Sent:
+async def send(soak: Soak, client: HttpClient, request: bytes, streamed: bool, hang_up: float | None) -> Sent:
     """One request; its client goes away after ``hang_up`` seconds, if it still waits then."""
     loop = asyncio.get_running_loop()
     seen = Sent(sent=loop.time())
@@ -234,6 +240,8 @@ async def send(client: HttpClient, request: bytes, streamed: bool, hang_up: floa
                 "POST", "/v1/completions", body=request, sink=reader.feed if streamed else None
             )
         seen.outcome, seen.message = judge(reader, answer.status, answer.body, streamed)
+        if seen.outcome == "completed" and not streamed:
+            soak.texts.setdefault(request, Counter())[json.dumps(json.loads(answer.body)["choices"])] += 1
     except TimeoutError:
         seen.outcome = "cancelled" if hang_up else "broken"
         seen.message = "" if hang_up else "no end within 300 s"
@@ -262,7 +270,7 @@ async def load(soak: Soak, url: str, *, seconds: float, rate: float, rng: Random
     running: set[asyncio.Task[None]] = set()
 
     async def one(request: bytes, streamed: bool, hang_up: float | None) -> None:
-        soak.requests.append(await send(client, request, streamed, hang_up))
+        soak.requests.append(await send(soak, client, request, streamed, hang_up))
 
     while due < end:
         due += rng.expovariate(rate)
@@ -308,6 +316,8 @@ def check_answers(soak: Soak) -> None:
         if r.outcome == "error" and not any(r.sent - KILL_SHADOW_SECONDS <= at <= r.ended for at in soak.kills)
     ]
     soak.expect(not unprovoked, f"{len(unprovoked)} errors while no worker was killed, e.g. {unprovoked[:3]}")
+    differing = [sorted(texts) for texts in soak.texts.values() if len(texts) > 1]
+    soak.expect(not differing, f"{len(differing)} requests got different texts, e.g. {differing[:1]}")
     for message, count in Counter(r.message for r in soak.requests if r.message).most_common(10):
         print(f"  {count} × {message}")
 
@@ -410,6 +420,7 @@ async def run(options: argparse.Namespace, folder: Path) -> tuple[Soak, dict[str
         "requests_per_second": options.rate,
         "requests": len(soak.requests),
         "outcomes": dict(sorted(outcomes.items())),
+        "answers_compared": sum(texts.total() for texts in soak.texts.values() if texts.total() > 1),
         "kills": len(soak.kills),
         "scalings": soak.scales,
         "worker_loops": lag,
