@@ -12,6 +12,9 @@ The TCP layer is ours, for simulated workers: the decode worker connects to ``re
     prefill → decode   Refused(reason) instead, when the engine id, the transfer or the geometry is not known
     decode → prefill   Renew(transfer_id) while the request queues: it extends the lease; Ack(transfer_id) frees it
 
+KV whose decode leg never began is freed over HTTP: the router, which alone knows of it, asks the prefill worker with
+``DELETE`` at ``ports.TRANSFERS_PATH``, once for each transfer it gives up.
+
 A frame is a big-endian length of four bytes and a msgpack array whose first item is the kind. ``FrameReader`` is
 sans-IO: bytes in, frames out. ``transfer_id`` is fresh for every attempt, so a late frame of a failed attempt finds
 nothing. ``digest`` is the digest of the prompt up to the end of the block (the simulated contents); ``checksum``

@@ -223,20 +223,22 @@ def error_event(error: ApiError) -> bytes:
 
 def build_models(models: Sequence[str], *, created: int, context_tokens: int | None = None) -> bytes:
     """Body of ``/v1/models``."""
-    return _encode(
-        {
-            "object": "list",
-            "data": [
-                {
-                    "id": model,
-                    "object": "model",
-                    "created": created,
-                    "owned_by": "disagg",
-                    "root": model,
-                    "parent": None,
-                    "max_model_len": context_tokens,
-                }
-                for model in models
-            ],
-        }
-    )
+    data = [_model(model, created=created, context_tokens=context_tokens) for model in models]
+    return _encode({"object": "list", "data": data})
+
+
+def build_model(model: str, *, created: int, context_tokens: int | None = None) -> bytes:
+    """Body of ``/v1/models/{model}``."""
+    return _encode(_model(model, created=created, context_tokens=context_tokens))
+
+
+def _model(model: str, *, created: int, context_tokens: int | None) -> dict[str, Any]:
+    return {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "disagg",
+        "root": model,
+        "parent": None,
+        "max_model_len": context_tokens,
+    }
