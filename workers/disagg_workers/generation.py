@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from disagg_contract.openai import ApiError, GenerationRequest, Usage
 from disagg_contract.transfer import RemoteKV
 from disagg_engine.batching import Transfer
+from disagg_engine.errors import RequestTooLargeError
 from disagg_workers.driver import EngineDriver
 from disagg_workers.sequence import AnswerSequence, Sampled
 from disagg_workers.telemetry import AnswerTimes, Telemetry
@@ -70,7 +71,14 @@ class Generation:
             first, prompted.waiting = prompted.sequences[0], prompted.sequences[1:]
             if prompted.remote is not None:
                 self._inbound[first.request_id] = inbound(first, prompted.remote)
-            self._submit(first, remote_kv=prompted.remote is not None)
+            try:
+                self._submit(first, remote_kv=prompted.remote is not None)
+            except RequestTooLargeError:
+                # A pull starts first, because the loop may have room for it at once. One whose sequence never was
+                # in the loop waits for room that nobody will reserve, and would renew its lease for ever.
+                if prompted.remote is not None:
+                    self._inbound.pop(first.request_id)[1].cancel()
+                raise
 
     def _submit(self, sequence: AnswerSequence, *, remote_kv: bool = False) -> None:
         self._driver.submit(sequence, self, remote_kv=remote_kv, keep_kv=self._prefilled is not None)

@@ -1,5 +1,8 @@
 """Routes of a worker: OpenAI's two endpoints, models, health, metrics, drain, and what the router asks.
 
+``DELETE /disagg/transfers/{id}`` gives back the KV of a prompt whose decode leg will never come: the router asks for it
+when a request ends between its two legs. Asking again, or after the KV was pulled, is answered with 404 and harmless.
+
 A request counts as started once its head was read and ends with one outcome. A client that goes away cancels the task
 that serves it, which drops the request in the engine before anything else happens (case AP7). Nothing is sent before
 the first token, so whatever goes wrong before it still gets a status of its own; after it a stream ends with an error
@@ -8,8 +11,9 @@ event and never with ``[DONE]``.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -26,10 +30,12 @@ from disagg_contract.openai import (
     StreamWriter,
     TokenLogprob,
     Usage,
+    build_model,
     build_models,
     build_response,
     error_event,
     invalid,
+    model_not_found,
     parse_request,
     response_id,
 )
@@ -84,9 +90,11 @@ class Front:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{model:.+}", self._model)
         app.router.add_get(ports.HEALTH_PATH, self._health)
         app.router.add_get(ports.METRICS_PATH, self._metrics)
         app.router.add_get(ports.INFO_PATH, self._worker_info)
+        app.router.add_delete(ports.TRANSFERS_PATH + "/{transfer_id}", self._release)
         app.router.add_get(ports.DRAIN_PATH, self._drain_state)
         app.router.add_post(ports.DRAIN_PATH, self._drain)
         app.router.add_delete(ports.DRAIN_PATH, self._undrain)
@@ -244,12 +252,35 @@ class Front:
     # ---- everything else ---------------------------------------------------------------------------------------
 
     async def _embeddings(self, http: web.Request) -> web.StreamResponse:
-        raise ApiError("embeddings are not served; use /v1/completions or /v1/chat/completions", status=404)
+        raise ApiError(
+            "embeddings are not served; use /v1/completions or /v1/chat/completions", status=404, code="not_found"
+        )
 
     async def _models(self, http: web.Request) -> web.StreamResponse:
-        models = self._service.models[:1] if self._lifecycle.ready else ()
-        body = build_models(models, created=self._created, context_tokens=self._info().max_context_tokens)
+        body = build_models(self._served, created=self._created, context_tokens=self._info().max_context_tokens)
         return web.Response(body=body, content_type="application/json")
+
+    async def _model(self, http: web.Request) -> web.StreamResponse:
+        name = http.match_info["model"]
+        if name not in self._served:
+            raise model_not_found(name, known=self._served)
+        body = build_model(name, created=self._created, context_tokens=self._info().max_context_tokens)
+        return web.Response(body=body, content_type="application/json")
+
+    @property
+    def _served(self) -> tuple[str, ...]:
+        """What a client may ask for now."""
+        return self._service.models[:1] if self._lifecycle.ready else ()
+
+    async def _release(self, http: web.Request) -> web.StreamResponse:
+        transfer_id = http.match_info["transfer_id"]
+        if not self._service.release(transfer_id):
+            raise ApiError(
+                f"transfer {transfer_id!r}: nothing is pinned under it; it was pulled, given back, or its lease ended",
+                status=404,
+                code="transfer_not_found",
+            )
+        return web.Response(status=204)
 
     async def _health(self, http: web.Request) -> web.StreamResponse:
         phase = self._lifecycle.phase
@@ -304,11 +335,13 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         if error.status < 400:
             raise
         message = f"{request.method} {request.path}: {error.reason.lower()}"
-        return _error_response(ApiError(message, status=error.status))
+        code = error.reason.lower().replace(" ", "_")
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return _error_response(ApiError(message, status=error.status, code=code), allow)
 
 
-def _error_response(error: ApiError) -> web.Response:
-    extra = {}
+def _error_response(error: ApiError, extra: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+    extra = dict(extra)
     if error.retry_after_seconds is not None:
         extra["Retry-After"] = str(math.ceil(error.retry_after_seconds))
     return web.Response(status=error.status, body=error.body(), content_type="application/json", headers=extra)

@@ -146,6 +146,10 @@ class Service:
         if generation.remote_kv is not None:
             self._pins.acknowledge(generation.remote_kv.transfer_id)
 
+    def release(self, transfer_id: str) -> bool:
+        """Nobody will pull this KV: free it now. False if nothing is pinned under that id."""
+        return self._pins.acknowledge(transfer_id)
+
     def decline(self, body: bytes) -> None:
         """A request was refused. If it is a decode leg its KV won't be pulled, and the prefill worker is told so.
 

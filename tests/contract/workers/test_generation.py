@@ -205,14 +205,17 @@ async def test_ap9_unknown_models_paths_and_methods(start: Any) -> None:
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
     assert (await site.complete(model="chat", max_tokens=1)).json["model"] == "chat"
     assert (await site.complete(model="opt-13b", max_tokens=1)).status == 200
-    for method, path, status in (
-        ("GET", "/v1/completions", 405),
-        ("POST", "/nowhere", 404),
-        ("POST", "/v1/embeddings", 404),
+    for method, path, status, code in (
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/models", 405, "method_not_allowed"),
+        ("POST", "/nowhere", 404, "not_found"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/models/gpt", 404, "model_not_found"),
     ):
         reply = await site.send(method, path)
-        assert reply.status == status
+        assert (reply.status, reply.json["error"]["code"]) == (status, code)
         assert reply.json["error"]["message"]
+        assert status != 405 or reply.headers["Allow"]
     broken = await site.send("POST", "/v1/completions", data=b'{"prompt": ')
     assert (broken.status, broken.json["error"]["code"]) == (400, "invalid_json")
 
@@ -261,6 +264,7 @@ async def test_openai_client(start: Any) -> None:
     site = await start(served_model_name="chat-13b", answer_tokens_mean=20)
     async with AsyncOpenAI(base_url=site.url + "/v1", api_key="none") as client:
         assert [model.id async for model in client.models.list()] == ["chat-13b"]
+        assert (await client.models.retrieve("chat-13b")).id == "chat-13b"
         messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who are you?"}]
         plain = await client.chat.completions.create(model="chat-13b", messages=messages, seed=1, max_tokens=100)
         assert plain.usage is not None

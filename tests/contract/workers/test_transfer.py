@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from disagg_contract import ports
 from disagg_contract.labels import Role
 from disagg_contract.transfer import Ack, Block, End, Frame, FrameReader, Pull, RemoteKV, Renew, encode_frame
+from disagg_engine.batching import Request
+from disagg_engine.errors import RequestTooLargeError
 from disagg_workers.contents import BlockContent
+from disagg_workers.errors import PullError
 from disagg_workers.transfer import payload, server
 from disagg_workers.transfer.client import PullClient
 from tests.contract.workers.conftest import eventually
@@ -349,3 +353,57 @@ async def test_the_server_closes_on_nonsense_and_refuses_foreign_blocks(pair: An
     assert "8 there" in (await talk(encode_frame(pull)))[0].message  # type: ignore[union-attr]
     assert await talk(encode_frame(Ack(params.transfer_id))) == []
     await pair.prefill.idle()
+
+
+async def test_ap7_kv_that_nobody_will_pull_is_given_back_at_once(pair: Any) -> None:
+    params = await pair.prefill.prefill(WORDS * 6)
+    assert pair.prefill.used_tokens > 0
+    path = f"{ports.TRANSFERS_PATH}/{params['disagg']['transfer_id']}"
+    assert (await pair.prefill.send("DELETE", path)).status == 204
+    assert pair.prefill.used_tokens == 0
+    again = await pair.prefill.send("DELETE", path)
+    assert (again.status, again.json["error"]["code"]) == (404, "transfer_not_found")
+    assert await pair.prefill.metric("disagg_worker_kv_leases_expired_total") == 0
+    assert await pair.prefill.metric("disagg_worker_kv_pinned_blocks") == 0
+
+
+async def test_ap7_kv_can_be_given_back_to_a_worker_that_drains(pair: Any) -> None:
+    params = await pair.prefill.prefill(WORDS * 6)
+    await pair.prefill.send("POST", ports.DRAIN_PATH)
+    path = f"{ports.TRANSFERS_PATH}/{params['disagg']['transfer_id']}"
+    assert (await pair.prefill.send("DELETE", path)).status == 204
+    assert (await pair.prefill.send("GET", ports.DRAIN_PATH)).json["empty"]
+
+
+async def test_kv6_blocks_given_back_in_the_middle_of_a_pull_are_not_sent(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill = await start(Role.PREFILL)
+    monkeypatch.setattr(server, "_FLUSH_BLOCKS", 1)
+    params = RemoteKV.from_params(await prefill.prefill(WORDS * 6))
+    get = prefill.worker.store.get
+
+    def given_up(block_id: int) -> Any:
+        content = get(block_id)
+        prefill.worker.pins.acknowledge(params.transfer_id)
+        return content
+
+    monkeypatch.setattr(prefill.worker.store, "get", given_up)
+    client = PullClient(params)
+    with pytest.raises(PullError, match=r"refused \(unknown-transfer\)"):
+        await client.pull(params.block_ids, block_tokens=16)
+    await client.close()
+
+
+async def test_kv3_a_leg_that_the_engine_refuses_leaves_no_pull_behind(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: Request, *, now: float) -> None:
+        raise RequestTooLargeError(request_id=request.request_id, needed_tokens=100, capacity_tokens=64)
+
+    params = await pair.prefill.prefill(WORDS * 6)
+    monkeypatch.setattr(pair.decode.worker.simulated.loop, "submit", refuse)
+    reply = await pair.decode.complete(WORDS * 6, **FIELDS, kv_transfer_params=params)
+    assert (reply.status, reply.json["error"]["param"]) == (400, "prompt")
+    await pair.prefill.idle()
+    await eventually(lambda: not any(task.get_name().startswith("kv-") for task in asyncio.all_tasks()))

@@ -87,8 +87,10 @@ class PullServer:
             block = seal(index=index, content=content, wire_bytes=self._wire_bytes)
             writer.write(encode_frame(block))
             if index % _FLUSH_BLOCKS == _FLUSH_BLOCKS - 1:
-                self._pins.get(pull.transfer_id)
                 await writer.drain()
+                if self._pins.get(pull.transfer_id) is None:  # given up meanwhile: its blocks may be another's now
+                    await self._send(writer, _unknown(pull.transfer_id))
+                    return
         await self._send(writer, End(len(pull.block_ids)))
 
     def _check(self, pull: Pull) -> tuple[Refused | None, Pin | None]:
