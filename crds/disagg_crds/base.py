@@ -42,6 +42,8 @@ Message = Annotated[str, Field(max_length=32768)]
 
 # A label key: optional DNS prefix, then a name of at most 63 characters.
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+# A resource of nodes that is none of Kubernetes' own: a label key with its prefix.
+RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
 # A DNS-1035 label: what a Service name has to be, so the strictest of all that is derived from a deployment's name.
 DNS_LABEL_PATTERN = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -50,6 +52,7 @@ CATALOGUE_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 QUANTITY_PATTERN = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
 
 LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+ResourceName = Annotated[str, Field(min_length=1, max_length=317, pattern=RESOURCE_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
 
 

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     INSUFFICIENT_GPU_MEMORY = "InsufficientGpuMemory"
     UNKNOWN_MODEL = "UnknownModel"
     UNKNOWN_GPU = "UnknownGpu"
+    UNKNOWN_LINK = "UnknownLink"
     # MetricsAvailable, ScalingActive
     METRICS_FRESH = "MetricsFresh"
     METRICS_MISSING = "MetricsMissing"

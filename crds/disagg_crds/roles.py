@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import CATALOGUE_NAME_PATTERN, LabelKey, LabelValue, Model, Quantity, Rule, Whole
+from .base import CATALOGUE_NAME_PATTERN, LabelKey, LabelValue, Model, Quantity, ResourceName, Rule, Whole
 
 #: Most instances a role may have: keeps every list derived from it bounded.
 MAX_INSTANCES = 1024
@@ -150,8 +150,8 @@ class Gpu(Model):
 
     type: Annotated[str, Field(min_length=1, max_length=63, pattern=CATALOGUE_NAME_PATTERN)]
     """Name in the catalogue of GPUs, for example a100-80gb or h100."""
-    resource_name: LabelKey = "nvidia.com/gpu"
-    """Extended resource that the pods request, one per GPU."""
+    resource_name: ResourceName = "nvidia.com/gpu"
+    """Extended resource that the pods request, one per GPU; `domain/name`."""
 
 
 class Parallelism(Model):

@@ -28,6 +28,10 @@ def check_fit(spec: DisaggDeploymentSpec, catalogue: Catalogue) -> Fit:
         model = catalogue.model(spec.model)
     except UnknownNameError as error:
         return Fit(False, Reason.UNKNOWN_MODEL, f"spec.model: {error}")
+    try:
+        catalogue.link(spec.link.type)
+    except UnknownNameError as error:
+        return Fit(False, Reason.UNKNOWN_LINK, f"spec.link.type: {error}")
     for role, section in spec.roles.items():
         try:
             gpu = catalogue.gpu(section.gpu.type)

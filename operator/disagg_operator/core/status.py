@@ -177,6 +177,7 @@ OBSTACLES = frozenset(
         "InsufficientGpuMemory",
         "UnknownModel",
         "UnknownGpu",
+        "UnknownLink",
         "QuotaExceeded",
         "Forbidden",
         "ReconcileFailed",

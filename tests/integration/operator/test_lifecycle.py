@@ -290,7 +290,7 @@ def test_a_child_that_somebody_changed_is_put_right(world: World) -> None:
     )
 
 
-def test_op13_a_quota_is_a_reason_of_its_own(world: World) -> None:
+def test_op5_op13_a_quota_is_a_reason_of_its_own_and_no_storm(world: World) -> None:
     world.nodes.add("a", "left")
     quota = {
         "apiVersion": "v1",
@@ -300,10 +300,15 @@ def test_op13_a_quota_is_a_reason_of_its_own(world: World) -> None:
     }
     world.kube.apply(quota)
     world.until(lambda: (world.kube.get("resourcequota", "gpus") or {}).get("status", {}).get("hard"), "it counts")
-    world.operator()
+    operator = world.operator()
     world.kube.apply(world.deployment())
     world.until(lambda: world.reason("Ready") == "QuotaExceeded", "the quota is the reason")
     assert world.bound() == []
+    said = world.kube.condition("dd", "chat", "Ready")
+    written = len(operator.writes)
+    time.sleep(5)
+    assert world.kube.condition("dd", "chat", "Ready") == said
+    assert len(operator.writes) - written <= 4, "it is tried again now and then, and told once"
     world.kube("delete", "resourcequota", "gpus")
     world.until_bound(2)
     world.until(lambda: world.reason("Ready") == "InstancesNotReady", "the reason is gone")

@@ -53,6 +53,12 @@ def test_derived_numbers() -> None:
     assert (prefill.planned, decode.planned, spec.planned) == (False, True, True)
 
 
+def test_a_gpu_resource_is_named_with_its_domain() -> None:
+    text = GOOD.replace("type: a100-80gb", "type: a100-80gb, resourceName: gpu", 1)
+    assert "resourceName" in message(text)
+    assert load(text.replace("resourceName: gpu", "resourceName: amd.com/gpu"))
+
+
 def test_no_required_level_when_empty() -> None:
     spec = load(GOOD + "  placement: {required: ''}\n").spec
     assert spec.placement.required_level is None

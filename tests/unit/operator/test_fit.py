@@ -30,3 +30,7 @@ def test_unknown_names_list_the_known_ones(make_deployment: Make) -> None:
     assert gpu.reason is Reason.UNKNOWN_GPU
     assert "spec.prefill.gpu.type" in gpu.message
     assert "a100-80gb" in gpu.message
+    link = check_fit(make_deployment(link={"type": "string"}).spec, default())
+    assert link.reason is Reason.UNKNOWN_LINK
+    assert "spec.link.type" in link.message
+    assert "nvlink" in link.message

@@ -11,7 +11,7 @@ from disagg_operator.core.actions import Action, CancelDrain, Create, Delete, Dr
 from disagg_operator.core.conditions import Failure
 from disagg_operator.core.gangs import base_name
 from disagg_operator.core.status import Note
-from disagg_operator.errors import Conflict, Forbidden, NotFound
+from disagg_operator.errors import ApiError, Conflict, Forbidden, NotFound
 from disagg_operator.render.configs import Surroundings
 from disagg_operator.render.instances import NewInstance, instance_name, pod
 from disagg_operator.render.patches import mark_draining, unmark_draining
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _ALPHABET = string.ascii_lowercase + string.digits
 _SUFFIX_LENGTH = 5
+UNPROCESSABLE = 422
 
 
 @dataclass(slots=True)
@@ -80,10 +81,15 @@ class Pods:
             done.changed = True
         except Forbidden as error:
             quota = "exceeded quota" in str(error)
-            done.failure = Failure(Reason.QUOTA_EXCEEDED if quota else Reason.FORBIDDEN, str(error))
+            reason = Reason.QUOTA_EXCEEDED if quota else Reason.FORBIDDEN
+            done.failure = Failure(reason, _refusal(action.role, name, group.name, error))
         except Conflict:
             # The name is taken, which the next pass answers with another one.
             done.changed = True
+        except ApiError as error:
+            if error.code != UNPROCESSABLE:
+                raise
+            done.failure = Failure(Reason.RECONCILE_FAILED, _refusal(action.role, name, group.name, error))
 
     async def _change(
         self,
@@ -108,3 +114,11 @@ class Pods:
         except (NotFound, Conflict):
             log.info("%s/%s changed before it could be written; looking again", namespace, name)
         done.changed = True
+
+
+def _refusal(role: Role, pod_name: str, group_name: str, error: ApiError) -> str:
+    """What the API server said of a pod, blaming the role's section.
+
+    Each attempt has a name of its own: left in, it would make a new status, and so a new Event, of the same refusal.
+    """
+    return f"spec.{role.value}: {str(error).replace(pod_name, group_name)}"

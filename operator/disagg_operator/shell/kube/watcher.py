@@ -22,6 +22,7 @@ from disagg_contract import labels
 from disagg_crds import DEPLOYMENT_PLURAL, GROUP, GROUP_PLURAL, VERSION
 from disagg_operator.shell.kube.api import TLS_CLOSE_SECONDS, bearer
 from disagg_operator.shell.kube.connect import Connection
+from disagg_operator.shell.kube.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
@@ -78,17 +79,7 @@ class Watcher:
     def _run(self) -> None:
         options: dict[str, Any] = {"namespaces": [self._namespace]} if self._namespace else {"clusterwide": True}
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=self._registry(),
-                    settings=settings(namespaced=bool(self._namespace)),
-                    standalone=True,
-                    # Its own guess asks for a user name, which an arbitrary uid in a container does not have.
-                    identity=cast(Any, socket.gethostname()),
-                    stop_flag=self._stop,
-                    **options,
-                )
-            )
+            asyncio.run(self._watch(options))
         except BaseException as error:  # noqa: BLE001 - the thread's end is judged by the main loop
             self._error = error
             log.error("kopf ended: %r", error)
@@ -103,6 +94,8 @@ class Watcher:
                 registry=self._registry(),
                 settings=settings(namespaced=bool(self._namespace)),
                 standalone=True,
+                # Its own guess asks for a user name, which an arbitrary uid in a container does not have.
+                identity=cast(Any, socket.gethostname()),
                 stop_flag=self._stop,
                 **options,
             )
@@ -113,13 +106,20 @@ class Watcher:
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
+        wishes = Wishes()
 
-        async def deployment_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-            self._say("dd", namespace, name)
+        async def deployment_changed(
+            event: Mapping[str, Any], namespace: str | None, name: str | None, **_: Any
+        ) -> None:
+            if wishes.are_new(event):
+                self._say("dd", namespace, name)
 
-        async def group_changed(namespace: str | None, name: str | None, spec: Mapping[str, Any], **_: Any) -> None:
-            self._say("dg", namespace, name)
-            self._say("dd", namespace, spec.get("deployment"))
+        async def group_changed(
+            event: Mapping[str, Any], namespace: str | None, name: str | None, spec: Mapping[str, Any], **_: Any
+        ) -> None:
+            if wishes.are_new(event):
+                self._say("dg", namespace, name)
+                self._say("dd", namespace, spec.get("deployment"))
 
         async def child_changed(namespace: str | None, meta: Mapping[str, Any], **_: Any) -> None:
             own = meta.get("labels") or {}
