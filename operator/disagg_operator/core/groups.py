@@ -40,3 +40,11 @@ def _initial(spec: RoleSpec, remembered: int | None) -> int:
     if spec.replicas is not None:
         return spec.replicas
     return spec.initial_replicas if remembered is None else remembered
+
+
+def revert_message(group: str, decision: GroupDecision) -> str:
+    """The sentence of the Event about a scale that was put back."""
+    return (
+        f"the hand-made scale of {group} to {decision.found} was put back: the spec fixes {decision.replicas} "
+        "replicas; use autoscaling there to let somebody else set them"
+    )

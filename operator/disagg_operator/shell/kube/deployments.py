@@ -30,7 +30,7 @@ from disagg_operator.core.decide import decide
 from disagg_operator.core.fit import Fit, check_fit
 from disagg_operator.core.fleet import Counts, Instance, Observed, Target, count
 from disagg_operator.core.gangs import GangState, gangs, overdue
-from disagg_operator.core.groups import decide_group
+from disagg_operator.core.groups import decide_group, revert_message
 from disagg_operator.core.placement import NoRoom
 from disagg_operator.core.status import OWN, Note, PlacementFacts, deployment_status, desired_replicas, transitions
 from disagg_operator.core.target import build_target, deployment_revision
@@ -176,14 +176,7 @@ class DeploymentReconciler:
                 manifest = render_group(deployment, role, decision.replicas, version=self._around.version)
                 item = await self._api.apply(GROUPS, manifest, namespace=deployment.namespace)
             if decision.revert:
-                work.notes.append(
-                    Note(
-                        "Warning",
-                        "ScaleReverted",
-                        f"{name}: the spec fixes {decision.replicas} replicas; {decision.found} were asked for. "
-                        "Use autoscaling to let somebody else set them",
-                    )
-                )
+                work.notes.append(Note("Warning", "ScaleReverted", revert_message(name, decision)))
             work.groups[role] = read_group(item)
             work.replicas[role] = decision.replicas
         for item in live.values():

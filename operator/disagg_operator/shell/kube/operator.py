@@ -45,6 +45,8 @@ WORKERS: Final = 8
 FREED_SECONDS: Final = 0.3
 """Room often appears in pieces (all pods of a gang go): wait a little before waiting gangs are tried again."""
 CONFLICT_SECONDS: Final = 0.2
+BURST_SECONDS: Final = 0.05
+"""Events come in bursts (a pod that starts is six of them); one reconcile answers them all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +121,12 @@ class Operator:
                 rng=random.Random(secrets.randbits(64)),
                 report=_report,
             )
-            watcher = Watcher(self.connection, namespace=self.config.namespace, enqueue=queue.add, loop=loop)
+            watcher = Watcher(
+                self.connection,
+                namespace=self.config.namespace,
+                enqueue=lambda key: queue.add_after(key, BURST_SECONDS),
+                loop=loop,
+            )
             metrics.watch(queue_length=lambda: float(len(queue)), last_event_age=lambda: view.last_event_age)
             vitals.watch(lambda: view.last_event_age, lambda: watcher.alive)
             watcher.start()

@@ -20,13 +20,16 @@ import kopf
 
 from disagg_contract import labels
 from disagg_crds import DEPLOYMENT_PLURAL, GROUP, GROUP_PLURAL, VERSION
-from disagg_operator.shell.kube.api import TLS_CLOSE_SECONDS, bearer
+from disagg_operator.shell.kube.api import bearer
 from disagg_operator.shell.kube.connect import Connection
 from disagg_operator.shell.kube.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
 OURS = f"{labels.MANAGED_BY}={labels.MANAGER}"
+
+
+FAREWELL_SECONDS = 2.0
 
 
 class Key(NamedTuple):
@@ -64,7 +67,8 @@ class Watcher:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        """Whether changes are still told."""
+        return not self.ended.is_set()
 
     @property
     def error(self) -> BaseException | None:
@@ -72,9 +76,13 @@ class Watcher:
         return self._error
 
     async def stop(self, *, seconds: float = 10.0) -> None:
-        """Ask it to end and wait a while."""
+        """Ask it to end and wait a while. Its thread may linger to close connections; it acts no more."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        except TimeoutError:
+            log.warning("kopf did not end within %.0f s", seconds)
 
     def _run(self) -> None:
         options: dict[str, Any] = {"namespaces": [self._namespace]} if self._namespace else {"clusterwide": True}
@@ -83,10 +91,12 @@ class Watcher:
         except BaseException as error:  # noqa: BLE001 - the thread's end is judged by the main loop
             self._error = error
             log.error("kopf ended: %r", error)
-        finally:
-            # The loop may be gone already when the whole process ends.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.ended.set)
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        # The loop may be gone already when the whole process ends.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.ended.set)
 
     async def _watch(self, options: Mapping[str, Any]) -> None:
         try:
@@ -102,7 +112,10 @@ class Watcher:
         finally:
             for session in self._sessions:
                 await session.close()
-            await asyncio.sleep(TLS_CLOSE_SECONDS)
+            self._tell_end()
+            # A watch that was cut off says good-bye to a server that may be slow to answer. Nobody waits for that, but
+            # a loop that ends before leaks the connection.
+            await asyncio.sleep(FAREWELL_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

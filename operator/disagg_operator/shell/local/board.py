@@ -15,7 +15,7 @@ from disagg_contract.labels import Role
 from disagg_crds import DisaggDeployment
 from disagg_crds import Role as SpecRole
 from disagg_operator.core.fleet import Counts
-from disagg_operator.core.groups import decide_group
+from disagg_operator.core.groups import decide_group, revert_message
 from disagg_operator.errors import Conflict, NotFound
 
 KEPT_EVENTS: Final = 256
@@ -68,12 +68,7 @@ class Board:
             decision = decide_group(section, live=scale.replicas, remembered=scale.replicas)
             if decision.revert:
                 self.rescale(key, replicas=decision.replicas, resource_version=scale.resource_version)
-                self.record(
-                    "Warning",
-                    "ScaleReverted",
-                    f"{key.value}: the spec fixes {decision.replicas} replicas; {decision.found} were asked for. "
-                    "Use autoscaling to let somebody else set them",
-                )
+                self.record("Warning", "ScaleReverted", revert_message(key.value, decision))
 
     def observe(self, counts: Mapping[SpecRole, Counts]) -> None:
         """Show how many instances there are."""
