@@ -190,6 +190,7 @@ class Fleet:
             self.leave(row.uid)
             known = None
         self._known.setdefault(info.model)
+        joined = known is None
         if known is None:
             self._check(row, info)
             known = self._parked.pop(WorkerKey(row.uid, info.engine_id), None)
@@ -201,7 +202,7 @@ class Fleet:
         known.suspect = False
         known.ready = row.ready and info.ready
         known.draining = row.draining
-        if before != (known.eligible, info.revision):
+        if joined or before != (known.eligible, info.revision):
             self._changed()
         return known
 

@@ -84,6 +84,16 @@ def test_rt5_a_worker_that_comes_back_keeps_its_load(made):
     assert made.fleet.join(row, info).requests == 0
 
 
+def test_rt5_a_worker_that_comes_back_under_load_is_chosen_again(made):
+    row, info = made.row(), made.info()
+    worker = made.fleet.join(row, info)
+    made.fleet.charge(worker, tokens=10, blocks=1)
+    made.fleet.leave(row.uid)
+    assert made.fleet.pools(worker.model).colocated == ()
+    made.fleet.join(row, info)
+    assert made.fleet.pools(worker.model).colocated == (worker,)
+
+
 def test_rt14_a_restarted_process_is_another_worker(made):
     row = made.row()
     left = []
