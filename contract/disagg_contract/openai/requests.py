@@ -16,6 +16,7 @@ import msgspec
 
 from disagg_contract.chat import ROLES, ChatMessage
 from disagg_contract.openai.errors import ApiError, invalid, unsupported
+from disagg_contract.transfer import wants_remote_decode
 
 Prompt: TypeAlias = str | tuple[int, ...]
 
@@ -116,7 +117,7 @@ def parse_request(endpoint: Endpoint, raw: bytes) -> GenerationRequest:
         ),
         max_tokens_field=max_field,
         stream=stream,
-        include_usage=_include_usage(body, stream=stream or transfer is not None),
+        include_usage=_include_usage(body, stream=stream or wants_remote_decode(transfer)),
         return_token_ids=_flag(body, "return_token_ids"),
         kv_transfer_params=transfer,
         resumed_tokens=_integer(body, "disagg_resumed_tokens", low=0) or 0,

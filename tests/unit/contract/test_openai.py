@@ -259,6 +259,12 @@ def test_ap4_usage_only_when_asked_for(options: Any, wanted: bool) -> None:
     assert error.param == "stream_options.include_usage"
 
 
+def test_ap4_stream_options_need_a_stream_except_in_a_prefill_leg() -> None:
+    options = {"stream_options": {"include_usage": True}}
+    assert refused({**TEXT, **options, "kv_transfer_params": {"do_remote_prefill": True}}).param == "stream_options"
+    assert parse({**TEXT, **options, "kv_transfer_params": {"do_remote_decode": True}}).include_usage
+
+
 def test_ap4_chunks_carry_null_usage_and_one_last_chunk_the_totals() -> None:
     writer = StreamWriter(Endpoint.CHAT, identity="i", created=1, model="m", include_usage=True)
     assert event(writer.opening(0))["usage"] is None
