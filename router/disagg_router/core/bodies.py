@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from disagg_contract.openai import ApiError, Endpoint, invalid
-from disagg_contract.transfer import PREFILL_LEG
+from disagg_contract.transfer import EXTENSION, PREFILL_LEG
 
 TRANSFER: Final = "kv_transfer_params"
 _NULL: Final = msgspec.Raw(b"null")
@@ -132,12 +132,21 @@ class PrefillAnswer(msgspec.Struct):
         return None if self.kv_transfer_params == _NULL else self.kv_transfer_params
 
 
+class _Extension(msgspec.Struct):
+    transfer_id: str = ""
+
+
+class _Transfer(msgspec.Struct):
+    extension: _Extension | None = msgspec.field(default=None, name=EXTENSION)
+
+
 class _Answer(msgspec.Struct):
     usage: UsageCount | None = None
 
 
 _prefill_answer: Final = msgspec.json.Decoder(PrefillAnswer)
 _answer: Final = msgspec.json.Decoder(_Answer)
+_transfer: Final = msgspec.json.Decoder(_Transfer)
 
 
 def read_prefill(body: bytes) -> PrefillAnswer | None:
@@ -146,6 +155,15 @@ def read_prefill(body: bytes) -> PrefillAnswer | None:
         return _prefill_answer.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def transfer_id(transfer: msgspec.Raw) -> str:
+    """Our extension's name of a transfer; '' where an engine does not know the extension."""
+    try:
+        extension = _transfer.decode(transfer).extension
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return extension.transfer_id if extension is not None else ""
 
 
 def read_usage(body: bytes) -> UsageCount | None:

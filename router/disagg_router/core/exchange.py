@@ -7,13 +7,15 @@ Invariants. At most one leg is out at a time. A leg's load is charged when it is
 it ends. Until the first byte has reached the client any failure may be tried again on a worker that has not failed this
 request yet; afterwards nothing is sent twice: the client gets an explicit error. When the answering leg fails, the
 prefill is done anew too, because the failed worker may have taken the KV and an attempt never reuses a transfer of an
-earlier one. Every exchange has exactly one outcome.
+earlier one. Every exchange has exactly one outcome. KV that a prefill worker holds for a decode leg that did not
+answer is handed to ``on_abandoned`` at once, however that came about: only this router knows that nobody will pull it.
 
 Which workers: if a prefill and a decode worker of one revision are there, these two; else a colocated one. The decode
 worker is chosen when the prefill is done, by the load of that moment. A completion with several prompts goes to a
 decode worker alone, since one set of transfer parameters describes one prompt.
 """
 
+from collections.abc import Callable
 from enum import StrEnum, auto
 from typing import Final
 
@@ -22,7 +24,7 @@ import msgspec
 from disagg_contract.labels import Role
 from disagg_contract.metrics import Leg, Outcome
 from disagg_contract.openai import ApiError, error_event, invalid, model_not_found, unavailable
-from disagg_router.core.bodies import Inbound, answer_body, prefill_body, read_prefill
+from disagg_router.core.bodies import Inbound, answer_body, prefill_body, read_prefill, transfer_id
 from disagg_router.core.fleet import Charge, Fleet, Worker, WorkerKey
 from disagg_router.core.policies import Policy
 from disagg_router.core.prompt import PromptReader, PromptView
@@ -103,13 +105,19 @@ class State(StrEnum):
 
 
 class Exchange:
-    """See the module's text. ``attempts`` is the number of workers tried for each leg."""
+    """See the module's text. ``attempts`` is the number of workers tried for each leg.
+
+    ``on_abandoned`` gets a prefill worker and the id of a transfer that it holds in vain. Engines whose answer names
+    no such id (it is our extension) have leases of their own, and nothing is called.
+    """
 
     __slots__ = (
         "_charge",
         "_failed",
         "_failures",
         "_fleet",
+        "_held",
+        "_on_abandoned",
         "_policy",
         "_prompt",
         "_reader",
@@ -126,7 +134,16 @@ class Exchange:
         "worker",
     )
 
-    def __init__(self, request: Inbound, *, fleet: Fleet, policy: Policy, reader: PromptReader, attempts: int) -> None:
+    def __init__(
+        self,
+        request: Inbound,
+        *,
+        fleet: Fleet,
+        policy: Policy,
+        reader: PromptReader,
+        attempts: int,
+        on_abandoned: Callable[[Worker, str], None],
+    ) -> None:
         self.request: Final = request
         self.attempts: Final = attempts
         self._fleet = fleet
@@ -134,6 +151,8 @@ class Exchange:
         self._reader = reader
         self._prompt: PromptView | None = None
         self._charge: Charge | None = None
+        self._on_abandoned = on_abandoned
+        self._held: tuple[Worker, msgspec.Raw] | None = None
         self._revision = ""
         self._failed: dict[Leg, set[WorkerKey]] = {}
         self._failures: dict[Leg, int] = {}
@@ -179,6 +198,8 @@ class Exchange:
         if answer is None or answer.transfer is None:
             return self.leg_failed(Failure.NO_KV)
         self._release()
+        if self.worker is not None:
+            self._held = self.worker, answer.transfer
         self.cached_tokens = answer.usage.cached_tokens if answer.usage else 0
         return self._send_answer(answer.transfer)
 
@@ -195,9 +216,12 @@ class Exchange:
     def relaying(self) -> None:
         """The first byte goes to the client: from here on nothing is tried again."""
         self.state = State.RELAYING
+        self._held = None
 
     def relayed(self) -> None:
         """The answer is complete."""
+        if self.outcome is None:
+            self._held = None
         self._end(self.outcome or Outcome.COMPLETED)
 
     def answer_failed(self) -> None:
@@ -211,6 +235,7 @@ class Exchange:
             return PAUSE
         worker, leg = self.worker, self.leg
         self._release()
+        self._abandon()
         self.leg_errors.append(leg)
         if worker is not None:
             self._failed.setdefault(leg, set()).add(worker.key)
@@ -288,6 +313,7 @@ class Exchange:
 
     def _wait(self) -> Command:
         """Queue; a worker that comes back has answered a probe, and may be tried again."""
+        self._abandon()
         self._failed.clear()
         self.state = State.QUEUED
         return WAIT
@@ -328,6 +354,7 @@ class Exchange:
         if self.state is State.ENDED:
             return
         self._release()
+        self._abandon()
         self.state = State.ENDED
         self.outcome = outcome
 
@@ -335,6 +362,12 @@ class Exchange:
         if self._charge is not None:
             self._charge.release()
             self._charge = None
+
+    def _abandon(self) -> None:
+        """Nobody will pull what the prefill worker holds."""
+        held, self._held = self._held, None
+        if held is not None and (name := transfer_id(held[1])):
+            self._on_abandoned(held[0], name)
 
 
 def _no_worker(model: str) -> ApiError:

@@ -32,6 +32,7 @@ from disagg_router.shell.discovery.registrar import Registrar
 from disagg_router.shell.discovery.source import Source
 from disagg_router.shell.exposition import CONTENT_TYPE, Exposition
 from disagg_router.shell.front import Front, Request, Turn
+from disagg_router.shell.releases import Releases
 from disagg_router.shell.upstream import Pool
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class RouterApp:
             connect_timeout_seconds=self.config.connect_timeout_seconds,
             answer_timeout_seconds=self.config.leg_timeout_seconds,
         )
+        self.releases = Releases(self.pool)
         self.registrar = Registrar(self.fleet, self.pool, self.tally, self._source)
         self.pool.on_idle_closed = self._idle_closed
         self.fleet.on_change = self._fleet_changed
@@ -146,6 +148,8 @@ class RouterApp:
             await self._last_words()
         for front in list(self._fronts):
             front.abort()
+        await self.releases.finish(LAST_WORDS_SECONDS)
+        self.releases.close()
         await self.registrar.stop()
         await self.pool.close()
         if self._server is not None:
@@ -227,6 +231,7 @@ class RouterApp:
             policy=self._policy,
             reader=self._reader,
             attempts=self.config.leg_attempts,
+            on_abandoned=self._abandoned,
         )
         call = Call(self, front, request, exchange)
         self._calls.add(call)
@@ -323,6 +328,9 @@ class RouterApp:
         self._wake_scheduled = False
         for call in list(self._queue):
             call.fleet_changed()
+
+    def _abandoned(self, worker: Worker, transfer: str) -> None:
+        self.releases.release((worker.host, worker.port), transfer)
 
     def _suspected(self, worker: Worker) -> None:
         log.warning("%r failed a request; not chosen until it answers", worker)

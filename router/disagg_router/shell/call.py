@@ -20,6 +20,7 @@ from disagg_router.core.tally import UNKNOWN_MODEL, Ended, ModelTally, Tally
 from disagg_router.shell import wire
 from disagg_router.shell.connection import Header
 from disagg_router.shell.front import Front, Request
+from disagg_router.shell.releases import Releases
 from disagg_router.shell.upstream import Pool, Ticket
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Desk(Protocol):
     """What calls share."""
 
     pool: Pool
+    releases: Releases
 
     @property
     def tally(self) -> Tally: ...
@@ -91,7 +93,7 @@ class Call:
 
     def shut_down(self) -> None:
         """The router ends now."""
-        self._cancel()
+        self._leave()
         self._do(self._exchange.shut_down())
 
     # Front
@@ -163,7 +165,7 @@ class Call:
             case Break(event=event):
                 self._break(event)
             case Stop():
-                self._cancel()
+                self._leave()
                 self._finish(b"")
             case _:
                 pass
@@ -204,6 +206,14 @@ class Call:
         if self._ticket is not None:
             self._ticket.cancel()
             self._ticket = None
+
+    def _leave(self) -> None:
+        """Give up the leg that is out, for good. A prefill may have an answer on its way that says where its KV is."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None and self._exchange.leg is Leg.PREFILL:
+            self._desk.releases.hang_up(ticket)
+        elif ticket is not None:
+            ticket.cancel()
 
     # Relaying
 

@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._handler: LegHandler | None = None
         self._request = b""
         self._fresh = True
+        self._hung_up = False
         self.last_activity = 0.0
         self.paused = False
         self._reset()
@@ -95,6 +96,12 @@ class Connection(asyncio.Protocol):
             self.paused = False
             self.last_activity = self._pool.now()
             self._transport.resume_reading()
+
+    def hang_up(self) -> None:
+        """Close our half: servers take it for a client that left. What was answered before can still be read."""
+        self._hung_up = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
 
     def abort(self) -> None:
         """Drop the connection; nobody is told."""
@@ -145,7 +152,7 @@ class Connection(asyncio.Protocol):
             self._deliver()
             return
         self._handler = None
-        if not self._heard and not self._fresh:
+        if not self._heard and not self._fresh and not self._hung_up:
             self._pool.resend(self, self._request, handler)
             return
         handler.leg_lost(Failure.RESET, str(exc or "end of stream"))
@@ -208,7 +215,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         """The answer is complete: back to the pool, or away."""
-        keep = self._keep and self._transport is not None and not self._transport.is_closing()
+        keep = self._keep and not self._hung_up and self._transport is not None and not self._transport.is_closing()
         self._fresh = False
         self._request = b""
         self._reset()

@@ -46,6 +46,16 @@ class Ticket:
             self._connection.abort()
             self._connection = None
 
+    def hang_up(self, handler: LegHandler) -> None:
+        """Tell the worker that nobody waits any more, yet hear, through ``handler``, an answer that is on its way."""
+        if self._connection is None or self._task is not None:
+            self.cancel()
+            handler.leg_lost(Failure.RESET, "nothing was sent")
+            return
+        self.handler = handler
+        self.resume()
+        self._connection.hang_up()
+
     def pause(self) -> None:
         """Stop reading the answer."""
         self._paused = True

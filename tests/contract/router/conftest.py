@@ -48,7 +48,7 @@ class FakeWorker:
     ``die`` (stream ``dies_after`` tokens, then reset) · ``cut`` (the same, then end politely) ·
     ``error-event`` (the same, then an error event) · ``hold`` (stream one token, then wait for ``go``).
 
-    With ``waits`` a failing stream waits for ``go`` before it fails.
+    With ``waits`` a failing stream waits for ``go`` before it fails. A ``foreign`` prefill's answer names no transfer.
     """
 
     role: Role
@@ -57,6 +57,7 @@ class FakeWorker:
     mode: str = "ok"
     dies_after: int = 5
     waits: bool = False
+    foreign: bool = False
     words: int = 8
     with_usage: bool = True
     block_tokens: int = 16
@@ -68,6 +69,7 @@ class FakeWorker:
     legs: list[Leg] = field(default_factory=list)
     running: int = 0
     cancelled: int = 0
+    released: list[str] = field(default_factory=list)
     probes: int = 0
     go: asyncio.Event = field(default_factory=asyncio.Event)
     host: str = "127.0.0.1"
@@ -109,6 +111,7 @@ class FakeWorker:
         app.router.add_get(ports.INFO_PATH, self._info)
         app.router.add_post("/v1/completions", self._generate)
         app.router.add_post("/v1/chat/completions", self._generate)
+        app.router.add_delete(ports.TRANSFERS_PATH + "/{transfer_id}", self._release)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.05, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
@@ -132,6 +135,12 @@ class FakeWorker:
         if self.mode == "hang":
             await asyncio.Event().wait()
         return web.Response(body=self.info.to_json(), content_type="application/json")
+
+    async def _release(self, request: web.Request) -> web.Response:
+        if self.mode == "hang":
+            await asyncio.Event().wait()
+        self.released.append(request.match_info["transfer_id"])
+        return web.Response(status=204)
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -170,6 +179,9 @@ class FakeWorker:
             tokens=11,
             block_tokens=self.block_tokens,
         )
+        params = remote.to_params()
+        if self.foreign:
+            del params["disagg"]
         answer = build_response(
             endpoint,
             identity="x",
@@ -179,7 +191,7 @@ class FakeWorker:
                 Choice(index=index, text=text(tokens), finish_reason="length") for index in range(body.get("n") or 1)
             ],
             usage=usage,
-            kv_transfer_params=remote.to_params() if prefill else None,
+            kv_transfer_params=params if prefill else None,
         )
         timing = {headers.TTFT_SECONDS: "0.25", **({headers.TPOT_SECONDS: "0.05"} if tokens > 1 else {})}
         return web.Response(body=answer, content_type="application/json", headers=timing)

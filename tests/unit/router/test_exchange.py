@@ -20,11 +20,22 @@ PREFILL_ANSWER = b'{"kv_transfer_params":{"remote_host":"10.0.0.6"},"usage":{"pr
 MODEL = "opt-13b"
 
 
-def exchange(fleet, request=None, *, attempts=3, policy="least-loaded", model=MODEL):
+def nothing(worker, transfer_id):
+    """Whoever does not ask does not mind."""
+
+
+def exchange(fleet, request=None, *, attempts=3, policy="least-loaded", model=MODEL, on_abandoned=nothing):
     if request is None:
         request = parse_inbound(Endpoint.COMPLETIONS, json.dumps({"model": model, "prompt": "hi"}).encode())
     chooser = make_policy(RoutingPolicy(policy), rng=random.Random(1), overlap_weight=1.0)
-    return Exchange(request, fleet=fleet, policy=chooser, reader=EstimatingReader(), attempts=attempts)
+    return Exchange(
+        request,
+        fleet=fleet,
+        policy=chooser,
+        reader=EstimatingReader(),
+        attempts=attempts,
+        on_abandoned=on_abandoned,
+    )
 
 
 def loads(fleet):
@@ -134,6 +145,92 @@ def test_kv6_a_failed_decode_leg_begins_with_a_new_prefill(made):
     decode = it.prefill_answered(200, PREFILL_ANSWER.replace(b"10.0.0.6", b"10.0.0.7"))
     assert decode.worker in decodes - {failed}
     assert b"10.0.0.7" in decode.body
+
+
+def holding(made):
+    """An exchange whose prefill was answered with our extension, its prefill worker, and what it abandons."""
+    prefill = made.worker(Role.PREFILL)
+    abandoned = []
+    it = exchange(made.fleet, on_abandoned=lambda worker, name: abandoned.append((worker, name)))
+    return it, prefill, abandoned
+
+
+def held(name):
+    return json.dumps({"kv_transfer_params": {"remote_host": "x", "disagg": {"transfer_id": name}}}).encode()
+
+
+@pytest.mark.parametrize("end", ["client_gone", "shut_down"])
+def test_ap7_kv_of_a_request_that_ends_before_its_answer_is_given_back(made, end):
+    it, prefill, abandoned = holding(made)
+    made.worker(Role.DECODE)
+    it.begin()
+    it.prefill_answered(200, held("t-1"))
+    assert abandoned == []
+    getattr(it, end)()
+    assert abandoned == [(prefill, "t-1")]
+    getattr(it, end)()
+    assert len(abandoned) == 1
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_ap7_kv_of_a_refused_decode_leg_is_given_back(made, status):
+    it, prefill, abandoned = holding(made)
+    made.worker(Role.DECODE)
+    it.begin()
+    it.prefill_answered(200, held("t-1"))
+    assert it.answer_began(status) is RELAY
+    it.relayed()
+    assert abandoned == [(prefill, "t-1")]
+
+
+def test_ap7_every_attempt_gives_back_its_own_kv(made):
+    it, prefill, abandoned = holding(made)
+    for _ in range(2):
+        made.worker(Role.DECODE)
+    it.begin()
+    it.prefill_answered(200, held("t-1"))
+    it.leg_failed(Failure.CONNECT)
+    assert abandoned == [(prefill, "t-1")]
+    it.prefill_answered(200, held("t-2"))
+    it.answer_began(503)
+    assert abandoned == [(prefill, "t-1"), (prefill, "t-2")]
+
+
+def test_ap7_kv_is_given_back_when_no_decode_worker_is_left(made):
+    it, prefill, abandoned = holding(made)
+    decode = made.worker(Role.DECODE)
+    it.begin()
+    made.fleet.leave(decode.key.uid)
+    assert it.prefill_answered(200, held("t-1")) is WAIT
+    assert abandoned == [(prefill, "t-1")]
+    it.queue_expired()
+    assert len(abandoned) == 1
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_kv_that_was_pulled_is_not_given_back(made, whole):
+    it, _, abandoned = holding(made)
+    made.worker(Role.DECODE)
+    it.begin()
+    it.prefill_answered(200, held("t-1"))
+    it.answer_began(200)
+    if whole:
+        it.relayed()
+    else:
+        it.relaying()
+        it.client_gone()
+    assert it.state is State.ENDED
+    assert abandoned == []
+
+
+@pytest.mark.parametrize("extension", ['"disagg":null', '"disagg":7', '"disagg":{}', '"remote_port":5600'])
+def test_engines_without_our_extension_are_sent_nothing(made, extension):
+    it, _, abandoned = holding(made)
+    made.worker(Role.DECODE)
+    it.begin()
+    it.prefill_answered(200, b'{"kv_transfer_params":{%b}}' % extension.encode())
+    it.client_gone()
+    assert abandoned == []
 
 
 def test_a_prefill_answer_without_parameters_is_a_failure(made):
