@@ -1,20 +1,28 @@
 """`disagg COMMAND ...`: find the command, parse, run, and end with a status.
 
-Exit statuses: 0 done · 1 could not be done · 2 asked for something that can't be · 130 interrupted. An expected error
-is one sentence on the standard error stream, a bug is a traceback.
+Exit statuses: 0 done · 1 could not be done · 2 asked for something that can't be · 130 interrupted · 143 terminated. An
+expected error is one sentence on the standard error stream, a bug is a traceback.
+
+The kernel drops a SIGTERM to the first process of a container that has no handler for it. A program needs seconds to
+load before it has its own; a pod that is deleted meanwhile would hold its GPU for the whole grace period. So there is
+one from the first moment.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 from .errors import CommandError, UsageError
 from .parsing import Parser
 from .registry import find, overview
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 _HELP = """\
 usage: disagg COMMAND [options]
@@ -34,6 +42,8 @@ first steps:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; the process's own by default) and return its exit status."""
+    if argv is None:
+        signal.signal(signal.SIGTERM, _terminated)
     arguments = list(sys.argv[1:] if argv is None else argv)
     where = "disagg"
     try:
@@ -65,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output went away (`| head`); there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CommandError.status
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(TERMINATED)
 
 
 if __name__ == "__main__":

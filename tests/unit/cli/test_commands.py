@@ -101,6 +101,23 @@ def test_help_imports_no_program() -> None:
     assert found.stderr.strip() == "[]"
 
 
+def test_a_program_that_still_loads_can_be_terminated() -> None:
+    """The first process of a container gets no signal that it has no handler for."""
+    code = (
+        "import os, signal, sys, time; from disagg_cli.main import main; sys.argv = ['disagg', '--version']; main();"
+        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 143, found.stderr
+    assert found.stderr == ""
+
+
 def test_unknown_commands_list_the_known_ones(capsys: Captured) -> None:
     text = sentence(capsys, "relpay")
     assert "did you mean replay?" in text
