@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from itertools import count
 from time import perf_counter, time
 from typing import Final
+from urllib.parse import unquote
 
 from disagg_contract import ports
 from disagg_contract.config import RouterConfig
 from disagg_contract.metrics import Outcome
-from disagg_contract.openai import ApiError, Endpoint, build_models, unavailable
+from disagg_contract.openai import ApiError, Endpoint, build_model, build_models, model_not_found, unavailable
 from disagg_contract.tokenizer import default_tokenizer
 from disagg_router.core.bodies import parse_inbound
 from disagg_router.core.exchange import Exchange
@@ -248,8 +249,10 @@ class RouterApp:
                 f"path {request.target.decode('latin-1')[:200]}: not served; use /v1/completions, "
                 "/v1/chat/completions or /v1/models",
                 status=404,
-                code="unknown_path",
+                code="not_found",
             )
+            if (name := _model_of(request.target)) is not None:
+                error = model_not_found(name, known=self.fleet.servable_models)
             self._send(front, request, self._error(error, request))
         elif request.method not in (b"GET", b"HEAD"):
             self._send(front, request, self._error(_not_allowed(request, b"GET"), request, allow=b"GET"))
@@ -271,10 +274,9 @@ class RouterApp:
         models: Sequence[str] = self.fleet.servable_models
         if target == _MODELS:
             return 200, build_models(models, created=self._created), wire.JSON
-        if target.startswith(_MODELS + b"/"):
-            name = target[len(_MODELS) + 1 :].decode("latin-1")
-            if name in models:
-                return 200, _first_model(build_models([name], created=self._created)), wire.JSON
+        name = _model_of(target)
+        if name is not None and name in models:
+            return 200, build_model(name, created=self._created), wire.JSON
         return None
 
     def _health(self) -> tuple[int, bytes, bytes]:
@@ -333,7 +335,6 @@ class RouterApp:
         self.releases.release((worker.host, worker.port), transfer)
 
     def _suspected(self, worker: Worker) -> None:
-        log.warning("%r failed a request; not chosen until it answers", worker)
         self._policy.forget(worker)
         self.registrar.nudge(worker.key.uid)
 
@@ -362,7 +363,9 @@ def _not_allowed(request: Request, allowed: bytes) -> ApiError:
     )
 
 
-def _first_model(models: bytes) -> bytes:
-    """The one object of a model list."""
-    start = models.index(b"[") + 1
-    return models[start : models.rindex(b"]")]
+def _model_of(target: bytes) -> str | None:
+    """The model that a path below ``/v1/models`` names."""
+    prefix = _MODELS + b"/"
+    if not target.startswith(prefix) or target == prefix:
+        return None
+    return unquote(target[len(prefix) :].decode("latin-1"))[:200]

@@ -147,7 +147,14 @@ class Call:
 
     def leg_lost(self, failure: Failure, reason: str) -> None:
         self._ticket = None
-        self._do(self._exchange.leg_failed(failure))
+        worker = self._exchange.worker
+        trusted = worker is not None and not worker.suspect
+        command = self._exchange.leg_failed(failure)
+        if worker is not None and worker.suspect and trusted:
+            # Where nothing could be sent nothing was lost: the worker may have ended as it was told to.
+            level = logging.INFO if failure is Failure.CONNECT else logging.WARNING
+            log.log(level, "%r %s (%s); not chosen until it answers", worker, failure, reason)
+        self._do(command)
 
     # Commands
 

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from disagg_contract.discovery import DiscoveryFile
+from disagg_router.shell.discovery import registrar
 from disagg_router.shell.discovery.file import FileSource
 
 
@@ -246,3 +247,34 @@ async def test_a_router_of_a_file(tools, tmp_path, pair):
     await app.stop()
     for worker in pair:
         await worker.stop()
+
+
+async def test_a_worker_that_ends_idle_is_no_warning_until_it_stays_silent(bench, tools, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    workers = [tools.FakeWorker(tools.Role.WORKER) for _ in range(2)]
+    router = await bench(*workers)
+    for _ in range(4):
+        assert (await router.post()).status == 200
+    gone = workers[0]
+    await gone.stop()
+    await tools.eventually(lambda: not router.eligible(gone), "its end is noticed")
+    assert (await router.post()).status == 200
+    assert "does not answer" in caplog.text
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    monkeypatch.setattr(registrar, "SILENT_SECONDS", 0.05)
+    await tools.eventually(lambda: "has not answered for" in caplog.text, "it stays silent although it is named")
+    gone.port = router.app.fleet.get(gone.uid).port
+    await gone.start()
+    await tools.eventually(lambda: router.eligible(gone), "it is back")
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+async def test_a_worker_that_loses_requests_is_a_warning_with_the_reason(bench, tools, caplog):
+    workers = [tools.FakeWorker(tools.Role.WORKER) for _ in range(2)]
+    router = await bench(*workers, policy="round-robin")
+    workers[0].mode, workers[0].dies_after = "die", 0
+    for _ in range(2):
+        assert (await router.post({"stream": True})).status == 200
+    (record,) = [record for record in caplog.records if "not chosen until it answers" in record.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert "closed the connection" in record.getMessage()

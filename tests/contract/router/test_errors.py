@@ -67,12 +67,22 @@ async def test_more_requests_than_allowed_are_turned_away(bench, pair, tools):
     assert (await first).status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/embeddings", "/v1/models/none", "/metrics/x", "/v1/completions/"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/embeddings", "/v1/models/", "/metrics/x", "/v1/completions/"])
 async def test_unknown_paths_are_404(bench, pair, path):
     router = await bench(*pair)
     answer = await router.get(path)
     assert answer.status == 404
-    assert (await error_of(answer))["code"] == "unknown_path"
+    assert (await error_of(answer))["code"] == "not_found"
+
+
+async def test_ap9_one_model_is_shown_or_named_unknown(bench, pair, tools):
+    router = await bench(*pair)
+    answer = await router.get(f"/v1/models/{tools.MODEL}")
+    assert (answer.status, (await answer.json())["id"]) == (200, tools.MODEL)
+    answer = await router.get("/v1/models/org%2Fnone")
+    error = await error_of(answer)
+    assert (answer.status, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert "'org/none' does not exist" in error["message"]
 
 
 async def test_wrong_methods_are_405(bench, pair):
@@ -85,7 +95,7 @@ async def test_wrong_methods_are_405(bench, pair):
         answer = await router.client.request(method, router.url + path)
         assert answer.status == 405
         assert answer.headers["allow"] == allowed
-        await error_of(answer)
+        assert (await error_of(answer))["code"] == "method_not_allowed"
     head = await router.client.head(router.url + "/health")
     assert head.status == 200
 

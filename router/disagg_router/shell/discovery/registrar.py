@@ -28,6 +28,8 @@ PATIENCE: Final = 2
 """Probes in a row without an answer in time after which a worker is suspect; a refused connection is enough at once."""
 FIRST_RETRY_SECONDS: Final = 0.05
 LAST_RETRY_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 5.0
+"""A worker may end before discovery knows: only one that is named and silent for so long is worth a warning."""
 STEADY_SECONDS: Final = 2.0
 """Between two probes of a worker that serves, in a fleet of up to two hundred; a larger one is asked more slowly."""
 PROBES_PER_SECOND: Final = 100
@@ -96,6 +98,8 @@ class _Probe:
         self._pool = registrar.pool
         self._tally = registrar.tally
         self._late = 0
+        self._silent_since: float | None = None
+        self._warned = False
         self._wanted = asyncio.Event()
         self._refusal = ""
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"probe {row.name}")
@@ -139,6 +143,7 @@ class _Probe:
             self._silent(row, str(error))
             return False
         self._late = 0
+        self._silent_since, self._warned = None, False
         if row is not self.row:  # changed meanwhile: the answer may be of the process before
             self.nudge()
             return False
@@ -163,9 +168,16 @@ class _Probe:
     def _silent(self, row: DiscoveredWorker, reason: str) -> None:
         """No answer. The worker stays known but is not chosen: its process may be gone."""
         worker = self._fleet.get(row.uid)
-        if worker is not None and not worker.suspect:
-            log.warning("%r did not answer: %s", worker, reason)
-            self._fleet.suspect(worker)
+        if worker is None:
+            return
+        now = self._pool.now()
+        if self._silent_since is None:
+            self._silent_since = now
+            log.info("%r does not answer (%s); not chosen until it does", worker, reason)
+        elif not self._warned and now - self._silent_since >= SILENT_SECONDS:
+            self._warned = True
+            log.warning("%r has not answered for %.0f s (%s)", worker, now - self._silent_since, reason)
+        self._fleet.suspect(worker)
 
     def _refuse(self, error: RegistrationRefusedError) -> None:
         self._fleet.leave(self.row.uid)
