@@ -12,6 +12,7 @@ from disagg_crds import Reason
 from disagg_operator.core.placement import (
     GangRequest,
     Ledger,
+    Line,
     NodeView,
     NoRoom,
     Placed,
@@ -198,6 +199,36 @@ def test_a_domain_that_failed_is_left_out_longer_each_time() -> None:
     assert ledger.wait("team/chat", now=40.0) == 15.0
     ledger.bound("team/chat")
     assert ledger.excluded("team/chat", now=31.0) == frozenset()
+
+
+def test_pg3_a_large_gang_is_not_starved_by_a_stream_of_small_ones() -> None:
+    line = Line(aging_seconds=60)
+    small, large = gang(1, 1), gang(*[1] * 9)
+    eight = Snapshot.take([node("a1", gpus=8)], [])
+    line.refused("large", large, refused(plan(large, eight)), eight, now=0.0)
+    assert line.held("small", now=1000.0) == frozenset(), "it could never fit, so nothing is kept for it"
+    eleven = Snapshot.take([node("a1", gpus=8), node("a2", gpus=3), node("b1", "b", gpus=2)], [used("a1", 4)])
+    line.refused("large", large, refused(plan(large, eleven)), eleven, now=1010.0)
+    assert line.held("large", now=1020.0) == frozenset()
+    assert line.held("small", now=1020.0) == {"a"}, "it has waited since 0"
+    elsewhere = GangRequest(pods=small.pods, required=GPU_CLIQUE, excluded=line.held("small", now=1020.0))
+    assert placed(plan(elsewhere, eleven)).domain.value == "b"
+    inside = GangRequest(pods=small.pods, required=GPU_CLIQUE, within="a", excluded=line.held("small", now=1020.0))
+    assert "kept for a gang that waits longer" in refused(plan(inside, eleven)).message
+    free = Snapshot.take([node("a1", gpus=8), node("a2", gpus=3)], [used("a1", 2)])
+    placed(plan(large, free))
+    line.leave("large")
+    assert line.held("small", now=1020.0) == frozenset()
+
+
+def test_pg3_who_waits_longer_goes_first() -> None:
+    line = Line(aging_seconds=60)
+    snapshot = Snapshot.take([node("a1")], [used("a1", 1)])
+    for owner, now in (("first", 0.0), ("second", 10.0)):
+        line.refused(owner, gang(4), refused(plan(gang(4), snapshot)), snapshot, now=now)
+    assert line.held("second", now=100.0) == {"a"}
+    assert line.held("first", now=100.0) == frozenset()
+    assert line.held("newcomer", now=50.0) == frozenset(), "not before the time has come"
 
 
 clusters = st.lists(

@@ -7,6 +7,7 @@ what is missing and which domain came closest; it never answers with a part.
 
 from disagg_operator.core.placement.domains import Domain, domains
 from disagg_operator.core.placement.ledger import Ledger
+from disagg_operator.core.placement.line import Line
 from disagg_operator.core.placement.planner import GangRequest, NoRoom, Placed, plan
 from disagg_operator.core.placement.snapshot import Amounts, NodeView, PodDemand, PodUse, Snapshot, Taint, Tolerance
 
@@ -15,6 +16,7 @@ __all__ = [
     "Domain",
     "GangRequest",
     "Ledger",
+    "Line",
     "NoRoom",
     "NodeView",
     "Placed",

@@ -169,8 +169,10 @@ def _oversized(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[st
 
 
 def _nobody(request: GangRequest, snapshot: Snapshot, any_domain: bool) -> str:
+    if not any_domain and request.within is not None and request.within in request.excluded:
+        return f"domain {request.within}, where the deployment's other pods are, is kept for a gang that waits longer"
     if not any_domain and request.within is not None:
-        return f"domain {request.within}, where the deployment's other pods are, has no nodes any more or is left out"
+        return f"domain {request.within}, where the deployment's other pods are, has no nodes any more"
     if not any_domain and request.excluded:
         return f"every domain is left out for now: {', '.join(sorted(request.excluded))}"
     ready = sum(1 for node in snapshot.nodes if node.schedulable)

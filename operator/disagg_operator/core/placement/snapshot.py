@@ -116,6 +116,10 @@ class Snapshot:
             left[PODS] = left.get(PODS, 0) - 1
         return Snapshot(ordered, free)
 
+    def emptied(self) -> "Snapshot":
+        """The same nodes with nothing on them."""
+        return Snapshot(self.nodes, {node.name: node.allocatable for node in self.nodes})
+
     def vector(self, node: str, dimensions: Sequence[str]) -> tuple[int, ...]:
         """Free amounts of a node in the order of ``dimensions``; nothing is less than 0."""
         left = self.free[node]

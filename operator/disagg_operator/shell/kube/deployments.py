@@ -263,6 +263,7 @@ class DeploymentReconciler:
             work.notes.append(Note("Normal", "GangPlaced", f"{len(gang.instances)} pinned{where}: {names}"))
         if work.no_room is None:
             self.waiting.discard(key)
+            self._placer.content(work.owner)
         if state.gangs:
             await self._read_pods(work)
 

@@ -19,6 +19,7 @@ from disagg_operator.core.gangs import Gang
 from disagg_operator.core.placement import (
     GangRequest,
     Ledger,
+    Line,
     NodeView,
     NoRoom,
     Placed,
@@ -53,6 +54,7 @@ class Placer:
         self._api = api
         self._view = view
         self._ledger = ledger
+        self._line = Line()
         self._clock = clock
 
     async def ready(self) -> None:
@@ -92,12 +94,14 @@ class Placer:
             required=placement.required_level,
             preferred=placement.preferred_level,
             within=within,
-            excluded=self._ledger.excluded(owner, now=now) if within is None else frozenset(),
+            excluded=self._excluded(owner, gang, within, now),
         )
         snapshot = self._view.snapshot(now=now)
         outcome = self._finish(request, deployment, now) or plan(request, snapshot)
         if isinstance(outcome, NoRoom):
+            self._line.refused(owner, request, outcome, snapshot, now=now)
             return outcome
+        self._line.leave(owner)
         nodes = outcome.nodes
         self._ledger.promise(
             (PodUse(pod.uid, nodes[pod.uid].name, tuple(pod.requests.items())) for pod in demands), now=now
@@ -114,6 +118,15 @@ class Placer:
             raise
         log.info("%s: pinned gang %s of %d in %s", owner, gang.name, len(manifests), outcome.domain.value)
         return outcome
+
+    def _excluded(self, owner: str, gang: Gang, within: str | None, now: float) -> frozenset[str]:
+        """Domains left out: those that failed this deployment, and those kept for one that waits longer.
+
+        What is missing of a base gang that has its domain already goes there whatever else waits.
+        """
+        if within is None:
+            return self._ledger.excluded(owner, now=now) | self._line.held(owner, now=now)
+        return frozenset() if gang.base else self._line.held(owner, now=now)
 
     def _finish(self, request: GangRequest, deployment: DisaggDeployment, now: float) -> Placed | None:
         """The rest of an assignment that was announced and only partly written, if its nodes still have room."""
@@ -163,6 +176,10 @@ class Placer:
         """The base gang is bound."""
         self._ledger.bound(owner)
 
+    def content(self, owner: str) -> None:
+        """Nothing of it waits any more."""
+        self._line.leave(owner)
+
     def excluded(self, owner: str) -> tuple[str, ...]:
         return tuple(sorted(self._ledger.excluded(owner, now=self._clock())))
 
@@ -172,3 +189,4 @@ class Placer:
 
     def forget(self, owner: str) -> None:
         self._ledger.forget(owner)
+        self._line.leave(owner)
