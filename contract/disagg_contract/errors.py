@@ -2,6 +2,7 @@
 
     ContractError
     ├── ConfigError      a flag or environment variable has a value it cannot have
+    │   └── ListenError  a port or address cannot be had (in ``listening``)
     └── DocumentError    a document or frame from the other side does not follow its schema
 
 ``disagg_contract.openai`` has an error of its own, because it becomes an HTTP answer.

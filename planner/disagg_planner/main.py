@@ -16,6 +16,7 @@ from pathlib import Path
 
 from disagg_contract.config import PlannerConfig, PlannerMode
 from disagg_contract.config import Predictor as PredictorName
+from disagg_contract.listening import ListenError
 from disagg_contract.profile import Profile
 from disagg_planner.core.forecast import LastValue, Predictor
 from disagg_planner.core.interpolation import ProfileTable
@@ -38,7 +39,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def run(config: PlannerConfig, profile: Profile) -> int:
-    """Run the planner until SIGTERM or SIGINT. Returns 0; 2 for wrong settings, 1 when a port cannot be had."""
+    """Run the planner until SIGTERM or SIGINT. Returns 0; 2 for wrong settings and for a port that cannot be had."""
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
@@ -47,12 +48,9 @@ def run(config: PlannerConfig, profile: Profile) -> int:
         if not config.control_url and not config.deployment:
             raise SettingsError("--deployment is empty; name the DisaggDeployment to scale, or give --control-url")
         return asyncio.run(_serve(config, settings, table))
-    except PlannerError as error:
+    except (PlannerError, ListenError) as error:
         print(f"disagg planner: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"disagg planner: {config.host}:{config.port}: {error.strerror or error}", file=sys.stderr)
-        return 1
 
 
 def build_source(config: PlannerConfig, *, namespace: str) -> MetricsSource:

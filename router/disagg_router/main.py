@@ -9,6 +9,7 @@ from pathlib import Path
 import uvloop
 
 from disagg_contract.config import RouterConfig
+from disagg_contract.listening import ListenError
 from disagg_router.errors import StartError
 from disagg_router.shell.app import RouterApp
 from disagg_router.shell.discovery.file import FileSource
@@ -24,7 +25,7 @@ def run(config: RouterConfig) -> int:
     )
     try:
         return uvloop.run(_serve(config))
-    except StartError as error:
+    except (StartError, ListenError) as error:
         print(f"disagg router: {error}", file=sys.stderr)
         return 2
 

@@ -1,7 +1,7 @@
 """`disagg worker`: run one worker until it is told to stop.
 
 Exit status 0 after a drain, also one that the grace period cut short. Raises StartError (a ConfigError) for settings
-that can't work and OSError for ports and files that can't be had, both of which the command turns into one sentence;
+that can't work or ports that can't be had, and OSError for files, all of which the command turns into one sentence;
 `main` does the same for ``python -m disagg_workers.main``.
 """
 

@@ -16,6 +16,7 @@ from disagg_contract.chat import template_digest
 from disagg_contract.config import WorkerConfig
 from disagg_contract.discovery import WorkerInfo
 from disagg_contract.hashing import scheme
+from disagg_contract.listening import cannot_listen
 from disagg_contract.openai import ApiError
 from disagg_engine.batching import Completed, Request
 from disagg_workers.clock import EngineClock
@@ -113,7 +114,7 @@ class Worker:
     # ---- life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the ports and begin to load. Raises OSError if a port can't be had."""
+        """Open the ports and begin to load. Raises ListenError if a port can't be had."""
         front = Front(
             service=self.service,
             driver=self.driver,
@@ -125,12 +126,16 @@ class Worker:
             created=int(time.time()),
             debug_endpoints=self.config.debug_endpoints,
         )
-        await self.pulls.start(host=self.config.host, port=self.config.kv_port)
+        host = self.config.host
         try:
-            self._runner, self.port = await serve(front.application(), host=self.config.host, port=self.config.port)
-        except OSError:
+            await self.pulls.start(host=host, port=self.config.kv_port)
+        except OSError as error:
+            raise cannot_listen(error, host=host, port=self.config.kv_port, flag="--kv-port") from error
+        try:
+            self._runner, self.port = await serve(front.application(), host=host, port=self.config.port)
+        except OSError as error:
             await self.pulls.close()
-            raise
+            raise cannot_listen(error, host=host, port=self.config.port) from error
         self.service.address = KvAddress(engine_id=self.engine_id, host=self._kv_host(), port=self.pulls.port)
         self._failure = asyncio.get_running_loop().create_future()
         for coroutine, name in (

@@ -15,6 +15,7 @@ from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser
 from disagg_contract.config import OperatorConfig, PlannerConfig, RouterConfig, WorkerConfig
 from disagg_contract.errors import ConfigError
+from disagg_contract.listening import cannot_listen
 from disagg_contract.settings import Config, add_arguments, flag, from_namespace
 
 DESCRIPTION = """\
@@ -129,11 +130,7 @@ def explain(error: OSError, config: Config) -> CommandError:
     if error.errno in (EADDRINUSE, EACCES, EADDRNOTAVAIL) and error.filename is None:
         bound = re.search(r"\('([^']*)', (\d+)", reason)
         host, port = (bound[1], int(bound[2])) if bound else (getattr(config, "host", ""), getattr(config, "port", 0))
-        if error.errno == EADDRINUSE:
-            return CommandError(
-                f"port {port} on {host or 'this host'} is in use; choose another with {_flag(config, port)}"
-            )
-        return CommandError(f"it can't listen on {host or 'this host'}:{port} ({os.strerror(error.errno).lower()})")
+        return UsageError(str(cannot_listen(error, host=host, port=port, flag=_flag(config, port))))
     if error.filename is not None:
         return UsageError(f"{error.filename}: {reason.lower()}")
     return CommandError(reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, choice, duration
+from disagg_contract.listening import ListenError
 from disagg_contract.settings import LOG_LEVELS
 
 DESCRIPTION = """\
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             ready_seconds=arguments.ready_within,
             say=_say,
         )
-    except EngineError as error:
+    except (EngineError, ListenError) as error:
         raise UsageError(str(error)) from None
     except OperatorError as error:
         raise CommandError(str(error)) from None

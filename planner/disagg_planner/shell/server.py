@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from disagg_contract.listening import cannot_listen
 from disagg_contract.ports import HEALTH_PATH, METRICS_PATH
 from disagg_planner.shell.exporter import CONTENT_TYPE, Exporter
 
@@ -28,14 +29,14 @@ def build_app(exporter: Exporter, healthy: Callable[[], bool]) -> web.Applicatio
 
 
 async def start(app: web.Application, *, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Listen; returns the runner to clean up and the port that was taken. Raises OSError when it is in use."""
+    """Listen; returns the runner to clean up and the port that was taken. Raises ListenError when it cannot be had."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, host, port)
     try:
         await site.start()
-    except OSError:
+    except OSError as error:
         await runner.cleanup()
-        raise
+        raise cannot_listen(error, host=host, port=port) from error
     taken = runner.addresses[0][1] if runner.addresses else port
     return runner, int(taken)

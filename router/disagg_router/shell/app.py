@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from disagg_contract import ports
 from disagg_contract.config import RouterConfig
+from disagg_contract.listening import cannot_listen
 from disagg_contract.metrics import Outcome
 from disagg_contract.openai import ApiError, Endpoint, build_model, build_models, model_not_found, unavailable
 from disagg_contract.tokenizer import default_tokenizer
@@ -25,7 +26,6 @@ from disagg_router.core.fleet import Fleet, Worker
 from disagg_router.core.policies import make_policy
 from disagg_router.core.prompt import EstimatingReader, HashingReader, PromptReader
 from disagg_router.core.tally import UNKNOWN_MODEL, Ended, Slo, Tally
-from disagg_router.errors import StartError
 from disagg_router.shell import wire
 from disagg_router.shell.call import Call
 from disagg_router.shell.connection import Address
@@ -83,7 +83,7 @@ class RouterApp:
     # Life.
 
     async def start(self) -> None:
-        """Listen and discover. Raises StartError if the address is taken or there is no such address."""
+        """Listen and discover. Raises ListenError if the address is taken or there is no such address."""
         self._loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -102,9 +102,7 @@ class RouterApp:
             self._server = await self._loop.create_server(lambda: Front(self), host, port, backlog=BACKLOG)
         except OSError as error:
             await self.pool.close()
-            raise StartError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
-            ) from error
+            raise cannot_listen(error, host=host, port=port) from error
         self.port = self._server.sockets[0].getsockname()[1]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
         self.url = f"http://{shown}:{self.port}"

@@ -25,6 +25,7 @@ from disagg_contract.control import (
 )
 from disagg_contract.discovery import DiscoveryFile
 from disagg_contract.labels import Role
+from disagg_contract.listening import ListenError
 from disagg_crds import DisaggDeployment
 from disagg_operator.errors import RuntimeStartError
 from disagg_operator.shell.processes import Runtime, read_file, read_state
@@ -198,7 +199,7 @@ async def test_a_port_in_use_is_said_in_one_sentence(make_deployment: Make, prog
         taken.listen()
         port = taken.getsockname()[1]
         runtime = Runtime(make_deployment(), state_dir=tmp_path / "state", program=program, router_port=port)
-        with pytest.raises(RuntimeStartError, match=f"port {port} on 127.0.0.1 is in use"):
+        with pytest.raises(ListenError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
             await runtime.__aenter__()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from disagg_contract import metrics
 from disagg_contract.labels import Role
+from disagg_contract.listening import ListenError
 from disagg_contract.metrics import Metric
 from disagg_planner.core.decision import Decision, Reason, RoleDecision
 from disagg_planner.core.observation import Observation
@@ -82,9 +83,9 @@ async def test_health_and_metrics_are_served(exporter: Exporter) -> None:
     await runner.cleanup()
 
 
-async def test_a_port_in_use_is_an_os_error(exporter: Exporter, serve: Any) -> None:
+async def test_a_port_in_use_names_its_flag(exporter: Exporter, serve: Any) -> None:
     from aiohttp import web
 
     taken = int((await serve(web.Application())).rpartition(":")[2])
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(ListenError, match="is in use; choose another with --port"):
         await server.start(server.build_app(exporter, lambda: True), host="127.0.0.1", port=taken)

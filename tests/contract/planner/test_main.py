@@ -149,8 +149,8 @@ def test_a_port_in_use_says_so(profile: Profile, capsys: pytest.CaptureFixture[s
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main.run(replace(CONFIG, port=port), profile) == 1
-    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+        assert main.run(replace(CONFIG, port=port), profile) == 2
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
 
 
 def test_fits_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from disagg_contract.config import WorkerConfig
 from disagg_contract.discovery import WorkerInfo
 from disagg_contract.labels import Role
+from disagg_contract.listening import ListenError
 from disagg_contract.settings import to_args
 from disagg_engine.batching import BatchingLoop, Request
 from disagg_engine.kv import CountingLedger
@@ -319,10 +320,13 @@ async def test_wb6_a_prompt_that_is_all_cached_computes_its_last_block(start: An
     assert float(second.headers["x-disagg-ttft-seconds"]) > 0
 
 
-async def test_a_port_in_use_is_an_os_error_that_names_it(start: Any) -> None:
+async def test_a_port_in_use_is_named_with_its_flag(start: Any) -> None:
     site = await start()
     worker = Worker(WorkerConfig(host="127.0.0.1", port=site.worker.port, kv_port=0))
-    with pytest.raises(OSError, match=str(site.worker.port)):
+    with pytest.raises(ListenError, match=f"port {site.worker.port} on 127.0.0.1 is in use; .* --port"):
+        await worker.start()
+    worker = Worker(WorkerConfig(host="127.0.0.1", port=0, kv_port=site.worker.pulls.port))
+    with pytest.raises(ListenError, match="--kv-port"):
         await worker.start()
 
 

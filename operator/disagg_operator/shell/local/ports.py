@@ -1,9 +1,8 @@
 """Free ports on the loopback address."""
 
-import errno
 import socket
 
-from disagg_operator.errors import RuntimeStartError
+from disagg_contract.listening import cannot_listen
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,14 +28,10 @@ class Ports:
 
 
 def claim(port: int) -> None:
-    """Make sure that a port the user asked for is free. Raises RuntimeStartError."""
+    """Make sure that the port of the router, which the user asked for, is free. Raises ListenError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise RuntimeStartError(f"port {port} on {LOOPBACK}: {error.strerror}") from error
-            raise RuntimeStartError(
-                f"port {port} on {LOOPBACK} is in use; stop what listens there or choose another port (0: any)"
-            ) from error
+            raise cannot_listen(error, host=LOOPBACK, port=port) from error
