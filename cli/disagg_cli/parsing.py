@@ -71,6 +71,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def integer(text: str) -> int:
+    """A whole number, negative ones included."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
 def choice(kind: str, known: Sequence[str], text: str) -> str:
     """`text`, if it is one of `known`."""
     if text not in known:

@@ -24,7 +24,10 @@ def find_runtime(*, name: str | None = None, state_dir: str | None = None) -> Ru
     if name is None and state_dir is None:
         found = running()
         if not found:
-            raise CommandError("nothing runs; start a deployment with disagg up FILE")
+            raise CommandError(
+                "nothing runs; start a deployment with disagg up FILE, or name the state folder of one that runs "
+                "elsewhere with --state-dir"
+            )
         if len(found) > 1:
             names = ", ".join(state.deployment for state in found)
             raise UsageError(f"several deployments run ({names}); name one")
@@ -32,7 +35,8 @@ def find_runtime(*, name: str | None = None, state_dir: str | None = None) -> Ru
     folder = Path(state_dir) if state_dir is not None else default_state_dir(name or "")
     state = read_state(folder)
     if state is None:
-        raise CommandError(f"nothing runs in {folder}; start a deployment with disagg up FILE")
+        other = "" if state_dir is not None else ", or name another state folder with --state-dir"
+        raise CommandError(f"nothing runs in {folder}; start a deployment with disagg up FILE{other}")
     return state
 
 

@@ -24,7 +24,7 @@ from rich.markup import escape
 from disagg_cli.commands.status import is_ready, last_decision, show_event
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.loops import read_loops
-from disagg_cli.parsing import Parser, duration, positive
+from disagg_cli.parsing import Parser, duration, integer, positive
 from disagg_cli.runtimes import find_runtime, read_status
 from disagg_contract.control import RuntimeStatus
 from disagg_crds.loading import load_deployment
@@ -58,7 +58,7 @@ def configure(parser: Parser, name: str) -> None:
     """Add the arguments."""
     parser.add_argument("--rate", type=positive, default=DEFAULT_RATE, help="requests a second (default 3)")
     parser.add_argument("--seconds", type=duration, default=60.0, help="length of the load (default 60)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the load (default 0)")
+    parser.add_argument("--seed", type=integer, default=0, help="seed of the load (default 0)")
     parser.add_argument("--state-dir", metavar="DIR", help="folder for state, logs and report (default: a new one)")
     parser.add_argument("--print-deployment", action="store_true", help="print the deployment's file and stop")
 

@@ -8,7 +8,7 @@ import json
 import sys
 
 from disagg_cli.errors import CommandError, UsageError
-from disagg_cli.parsing import Parser, count, duration, positive
+from disagg_cli.parsing import Parser, count, duration, integer, positive
 from disagg_load.errors import ClientError, LoadError, UrlError
 from disagg_load.shell.replay import PromptKind
 from disagg_load.traces.reader import TimeUnit, TraceFormat
@@ -43,7 +43,7 @@ def configure(parser: Parser, name: str) -> None:
     parser.add_argument("--url", required=True, help="base URL of the router, or of any OpenAI-compatible server")
     parser.add_argument("--trace", required=True, metavar="FILE|builtin:NAME", help="what to send (see above)")
     parser.add_argument("--limit", type=count, metavar="N", help="send only the first N requests")
-    parser.add_argument("--seed", type=int, default=0, help="seed of built-in traces and of prompts (default 0)")
+    parser.add_argument("--seed", type=integer, default=0, help="seed of built-in traces and of prompts (default 0)")
     parser.add_argument(
         "--rate-scale", type=positive, default=1.0, metavar="X", help="send X times as many requests a second"
     )

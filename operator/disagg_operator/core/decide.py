@@ -104,7 +104,9 @@ def _victims(role: RoleTarget, serving: list[Instance]) -> list[tuple[Instance, 
     surplus = len(serving) - limit
     if surplus > 0:
         ranked = sorted(serving, key=lambda instance: removal_rank(instance, role.revision))
-        return [(instance, f"{role.replicas} {role.role.value} instances are wanted") for instance in ranked[:surplus]]
+        noun = "instance is" if role.replicas == 1 else "instances are"
+        reason = f"{role.replicas} {role.role.value} {noun} wanted"
+        return [(instance, reason) for instance in ranked[:surplus]]
     return [(instance, "its revision is old") for instance in _replaceable(role, old, serving)]
 
 

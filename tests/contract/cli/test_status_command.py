@@ -162,10 +162,18 @@ def test_one_of_several_has_to_be_named(control: Control, folder: Path, capsys: 
 
 def test_nothing_running_is_one_sentence(folder: Path, capsys: Captured) -> None:
     assert main(["status"]) == 1
-    assert capsys.readouterr().err == "disagg status: nothing runs; start a deployment with disagg up FILE\n"
+    assert capsys.readouterr().err == (
+        "disagg status: nothing runs; start a deployment with disagg up FILE, "
+        "or name the state folder of one that runs elsewhere with --state-dir\n"
+    )
     assert main(["status", "demo"]) == 1
     assert capsys.readouterr().err == (
-        f"disagg status: nothing runs in {folder}; start a deployment with disagg up FILE\n"
+        f"disagg status: nothing runs in {folder}; start a deployment with disagg up FILE, "
+        "or name another state folder with --state-dir\n"
+    )
+    assert main(["status", "--state-dir", "/no/such"]) == 1
+    assert capsys.readouterr().err == (
+        "disagg status: nothing runs in /no/such; start a deployment with disagg up FILE\n"
     )
 
 

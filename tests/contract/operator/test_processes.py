@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ async def test_a_stale_scale_is_refused_and_a_fresh_one_is_followed(
         stale = Scale(Role.DECODE, 1, before.resource_version)
         async with session.put(url, data=stale.to_json()) as answer:
             assert answer.status == 409
-            assert "resource version" in (await answer.json())["message"]
+            message = (await answer.json())["message"]
+            assert f"not {before.resource_version!r}: read the scale again" in message
+        async with session.put(url, data=replace(stale, resource_version="").to_json()) as answer:
+            assert answer.status == 409
+            assert "and none was sent: read the scale again" in (await answer.json())["message"]
         assert runtime.status().groups[1].replicas == 3
         async with session.get(runtime.control_url + "/v1/groups/worker/scale") as answer:
             assert answer.status == 404

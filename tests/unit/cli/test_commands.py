@@ -137,6 +137,8 @@ def test_unknown_commands_list_the_known_ones(capsys: Captured) -> None:
         (("replay", "--url", "u", "--trace", "builtin:chat?rate=0"), "rate is 0, a number above 0 is needed"),
         (("replay", "--url", "u", "--trace", "/no/such.csv"), "/no/such.csv: no such file or directory"),
         (("replay", "--url", "u", "--trace", "t", "--limit", "0"), "--limit: '0' is no whole number of at least 1"),
+        (("replay", "--url", "u", "--trace", "t", "--seed", "x"), "--seed: 'x' is no whole number"),
+        (("demo", "--seed", "1.5"), "--seed: '1.5' is no whole number"),
         (("replay", "--url", "u", "--trace", "t", "--rate-scale", "nan"), "--rate-scale: 'nan' is no number above 0"),
         (("replay", "--url", "u", "--trace", "t", "--slo-ttft", "fast"), "'fast' is no duration above 0"),
         (("replay", "--url", "u", "--trace", "t", "--format", "vllm"), "invalid choice: 'vllm'"),

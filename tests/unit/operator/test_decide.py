@@ -45,6 +45,8 @@ def test_scale_down_takes_the_least_useful_first(make_instance: Make) -> None:
     last = decide(target(1), fleet).actions
     assert [action.instance for action in last if isinstance(action, Delete)] == [gated, pinned, starting]
     assert [action.instance for action in last if isinstance(action, Drain)] == [ready_new]
+    assert {action.reason for action in last} == {"1 decode instance is wanted"}
+    assert {action.reason for action in decide(target(3), fleet).actions} == {"3 decode instances are wanted"}
 
 
 def test_pg7_a_terminating_instance_is_no_candidate_in_a_second_pass(make_instance: Make) -> None:

@@ -50,8 +50,10 @@ class Board:
         """Write wanted replicas. Raises Conflict when ``resource_version`` is not the newest."""
         found = self.scale(role)
         if resource_version != found.resource_version:
+            sent = f"not {resource_version!r}" if resource_version else "and none was sent"
             raise Conflict(
-                f"resource version of {role.value} is {found.resource_version}, not {resource_version}: read it again",
+                f"resource version of {role.value} is {found.resource_version!r}, {sent}: read the scale again, "
+                "and send the version that it has",
                 code=409,
             )
         if replicas != found.replicas:
