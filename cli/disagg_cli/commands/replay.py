@@ -23,6 +23,9 @@ ones before (open loop), and reports what a client saw: time to first token (TTF
 between tokens, the share of requests that met the SLOs, and good requests a second. Errors, truncated answers and
 requests that this client sent late count as misses. Ctrl-C ends it early and still prints the table.
 
+Exit status: 0 when at least one request was completed, 1 when none was (all failed or were cut short) or the server
+can't be reached, 2 when what was asked makes no sense, 130 after Ctrl-C.
+
 Traces are files (Azure CSV, Mooncake JSON lines, or JSON lines with arrival_seconds, input_tokens, output_tokens), or
 builtin:NAME, whose requests are drawn from --seed:
 {chr(10).join(f"  builtin:{name:<15} {recipe.summary}" for name, recipe in RECIPES.items())}
@@ -102,7 +105,7 @@ def configure(parser: Parser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
-    """Replay and print; 0 if anything was answered."""
+    """Replay and print; 0 if any request was completed, else 1; 130 after an interrupt."""
     from disagg_load.shell.files import load_workload, write_report
     from disagg_load.shell.replay import ReplayOptions
 
@@ -157,7 +160,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         out.print(f"[bold]where to look[/bold]: {places}", highlight=False, soft_wrap=True)
     if report.facts.interrupted:
         return 130
-    return 0 if report.completed or report.truncated else 1
+    return 0 if report.completed else 1
 
 
 def where_to_look(url: str, json_file: str | None) -> str:

@@ -109,6 +109,39 @@ async def test_only_failures_are_a_failure(server: Any) -> None:
     assert "SLO attainment (both): 0.0 %" in out
 
 
+async def test_some_failures_are_none(server: Any) -> None:
+    full = server.answer
+
+    async def answer(exchange: Any) -> None:
+        server.status = 503
+        await full(exchange)
+
+    server.answer = answer
+    trace = "builtin:chat?rate=2&requests=3&lengths=fixed&input=5&output=3"
+    status, out, _ = await finish(await start("--url", server.url, "--trace", trace, "--late-after", "60s"))
+    assert status == 0
+    assert "3 requests: 1 completed, 0 truncated, 2 errors" in out
+
+
+async def test_only_truncated_answers_are_a_failure(server: Any) -> None:
+    async def answer(exchange: Any) -> None:
+        await exchange.open()
+        await exchange.token()
+        await exchange.close(1)
+
+    server.answer = answer
+    trace = "builtin:chat?rate=100&requests=3&lengths=fixed&input=5&output=3"
+    status, out, _ = await finish(await start("--url", server.url, "--trace", trace, "--late-after", "60s"))
+    assert status == 1
+    assert "3 requests: 0 completed, 3 truncated" in out
+
+
+async def test_help_says_what_the_status_means() -> None:
+    status, out, _ = await finish(await start("--help"))
+    assert status == 0
+    assert "Exit status: 0 when at least one request was completed, 1 when none was" in out
+
+
 async def test_times_are_modelled_seconds_under_a_time_scale(server: Any) -> None:
     async def answer(exchange: Any) -> None:
         await asyncio.sleep(0.05)
