@@ -31,8 +31,18 @@ async def test_pm6_every_series_exists_at_0_before_the_first_request(start: Any)
         assert found, metric.name
         if metric is not metrics.WORKER_KV_TOKENS:
             assert set(found) == {0.0}, metric.name
-    outcomes = {dict(rest)["outcome"] for name, *rest in samples if name == "disagg_worker_requests_total"}
-    assert outcomes == {outcome.value for outcome in Outcome}
+    values = {
+        (metrics.WORKER_REQUESTS, "outcome"): {outcome.value for outcome in Outcome},
+        (metrics.VLLM_SUCCESS, "finished_reason"): {"stop", "length", "abort"},
+    }
+    assert {metric for metric in OURS if len(metric.labels) > 1} == {metric for metric, _ in values}
+    for (metric, label), wanted in values.items():
+        assert {dict(rest)[label] for name, *rest in samples if name == series(metric)} == wanted
+    model = site.worker.simulated.served_name
+    for metric in OURS:
+        rows = [dict(rest) for name, *rest in samples if name == series(metric)]
+        assert {row[metric.labels[0]] for row in rows} == {model}, metric.name
+        assert {frozenset(row) for row in rows} == {frozenset(metric.labels)}, metric.name
 
 
 async def test_pm6_requests_before_the_first_scrape_are_all_counted(start: Any) -> None:
