@@ -80,7 +80,7 @@ def build_source(config: PlannerConfig, *, namespace: str) -> MetricsSource:
 
 
 def load_predictor(name: PredictorName) -> Predictor:
-    """The predictor of that name. Importing statsmodels takes seconds, so this runs in a thread."""
+    """The predictor of that name; it imports statsmodels, which takes seconds, at its first fit."""
     if name is PredictorName.CONSTANT:
         return LastValue()
     # The matrices of a fit are 2 x 2: threads of the linear algebra only wait for each other, and on a busy node a fit
@@ -120,7 +120,7 @@ async def _serve(config: PlannerConfig, settings: Settings, table: ProfileTable)
     source = build_source(config, namespace=namespace)
     exporter = Exporter(settings)
     try:
-        predictor = await asyncio.to_thread(load_predictor, config.predictor)
+        predictor = load_predictor(config.predictor)
         planner = Planner(
             settings=settings,
             table=table,

@@ -7,6 +7,9 @@ about a tenth of a second.
 
 A fit starts from our own parameters: statsmodels' starting values come with warnings on ordinary short series. Warnings
 that are left (convergence, overflow) say nothing that the score does not say, and are silenced around the fit only.
+
+The library takes seconds of CPU to import, so the first fit does it: until there is something to fit, at the earliest
+after five intervals, a planner starts and decides without.
 """
 
 from __future__ import annotations
@@ -16,9 +19,6 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-from statsmodels.tsa.arima.model import ARIMA
-
 from disagg_planner.core.forecast import BestOf, Fit, Fitter
 
 ORDERS: tuple[tuple[int, int, int], ...] = ((0, 1, 1), (1, 1, 1))
@@ -27,6 +27,9 @@ MOST_ITERATIONS = 50
 
 def fit_arima(order: tuple[int, int, int], values: Sequence[float], steps: int) -> Fit:
     """Fit one order and look `steps` ahead. Raises ValueError when the series is too short or the fit breaks down."""
+    import numpy as np
+    from statsmodels.tsa.arima.model import ARIMA
+
     p, d, q = order
     free = p + q + 1
     used = len(values) - d

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -151,6 +153,26 @@ def test_a_port_in_use_says_so(profile: Profile, capsys: pytest.CaptureFixture[s
         port = taken.getsockname()[1]
         assert main.run(replace(CONFIG, port=port), profile) == 2
     assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
+
+
+def test_a_planner_starts_without_the_library_of_its_models() -> None:
+    """It takes seconds of CPU to import, which nobody who waits for a first decision has."""
+    code = (
+        "import sys; from disagg_contract.config import Predictor; from disagg_planner.main import load_predictor;"
+        "predictor = load_predictor(Predictor.ARIMA);"
+        "predictor.forecast([3.0, 3.4, 2.9, 3.2]), predictor.forecast([2.0] * 9);"
+        "print('statsmodels' in sys.modules);"
+        "print(predictor.forecast([3.0, 3.4, 2.9, 3.2, 3.1, 2.8, 3.3]).source);"
+        "print('statsmodels' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.split() == ["False", "model", "True"]
 
 
 def test_fits_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
