@@ -218,7 +218,7 @@ class Call:
         """Give up the leg that is out, for good. A prefill may have an answer on its way that says where its KV is."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None and self._exchange.leg is Leg.PREFILL:
-            self._desk.releases.hang_up(ticket)
+            self._desk.releases.hang_up(ticket, heard=b"".join(self._held))
         elif ticket is not None:
             ticket.cancel()
 

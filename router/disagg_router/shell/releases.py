@@ -56,9 +56,12 @@ class Releases:
         # In the loop's next turn, so that a decode leg given up in this one is cut off first.
         self._loop.call_soon(self._send, address)
 
-    def hang_up(self, ticket: Ticket) -> None:
-        """Nobody wants the answer of this prefill any more; free what it holds if it comes all the same."""
-        orphan = _Orphan(self, ticket)
+    def hang_up(self, ticket: Ticket, *, heard: bytes) -> None:
+        """Nobody wants the answer of this prefill any more; free what it holds if it comes all the same.
+
+        ``heard`` is what has come of the answer's body so far.
+        """
+        orphan = _Orphan(self, ticket, heard)
         self._orphans.add(orphan)
         self._idle.clear()
         ticket.hang_up(orphan)
@@ -145,11 +148,11 @@ class _Message:
 class _Orphan:
     """A prefill that was hung up on."""
 
-    def __init__(self, releases: Releases, ticket: Ticket) -> None:
+    def __init__(self, releases: Releases, ticket: Ticket, heard: bytes) -> None:
         self._releases = releases
         self._ticket: Ticket | None = ticket
         self._address = ticket.address
-        self._body = bytearray()
+        self._body = bytearray(heard)
         self.timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:

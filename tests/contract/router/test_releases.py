@@ -54,6 +54,33 @@ async def test_ap7_a_client_that_leaves_while_the_prefills_answer_travels(bench,
     await tools.eventually(lambda: not router.app.releases.pending, "nothing is left under way")
 
 
+class Halves(fakes.FakeWorker):
+    """A prefill worker that waits in the middle of its answer."""
+
+    async def _answer(self, request, body):
+        whole = await super()._answer(request, body)
+        response = fakes.web.StreamResponse(headers={"content-type": "application/json"})
+        response.content_length = len(whole.body)
+        await response.prepare(request)
+        await response.write(whole.body[:40])
+        await self.go.wait()
+        await response.write(whole.body[40:])
+        await response.write_eof()
+        return response
+
+
+async def test_ap7_a_client_that_leaves_in_the_middle_of_the_prefills_answer(bench, pair, tools):
+    prefill, decode = Halves(Role.PREFILL), pair[1]
+    router = await bench(prefill, decode)
+    async with client(router, tools):
+        await tools.eventually(lambda: any(call._held for call in router.app._calls), "half of the answer is there")
+        (call,) = router.app._calls
+        call._ticket.pause()
+        prefill.go.set()
+        await tools.eventually(lambda: prefill.running == 0, "the other half is on its way")
+    await tools.eventually(lambda: len(prefill.released) == 1, "the KV is given back")
+
+
 async def test_kv6_failed_attempts_give_back_what_they_held(bench, pair, tools):
     prefill, decode = pair
     another = tools.FakeWorker(Role.DECODE, mode="broken")
@@ -148,6 +175,21 @@ async def test_ap7_kv_of_a_client_that_went_away_is_free(real, bench, tools):
     await prefill.idle()
     assert len(prefill.worker.pins) == 0
     assert await prefill.metric("disagg_worker_kv_leases_expired_total") == 0
+
+
+async def test_ap7_a_prefill_whose_client_leaves_stops_computing(real, bench, tools):
+    prefill = await real(Role.PREFILL, time_scale=0.02)
+    decode = Deaf(Role.DECODE)
+    decode.like = prefill
+    router = await bench(decode)
+    row = fakes.DiscoveredWorker(uid="real", name="real", role=Role.PREFILL, host="127.0.0.1", port=prefill.worker.port)
+    router.source.put(row)
+    await tools.eventually(lambda: router.app.fleet.get("real") is not None, "the real worker joins")
+    async with client(router, tools, prompt=workers.WORDS * 60):
+        await tools.eventually(lambda: prefill.worker.driver.counts().running == 1, "the prompt is being computed")
+    await tools.eventually(lambda: prefill.worker.driver.counts().cancelled == 1, "it is dropped")
+    await prefill.idle()
+    await tools.eventually(lambda: not router.app.releases.pending, "nothing is left under way")
 
 
 async def test_ap11_the_decode_workers_verdict_is_passed_on(real, bench, tools):
