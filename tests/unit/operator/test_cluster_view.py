@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from disagg_operator.core.placement import Ledger, PodUse
-from disagg_operator.errors import ApiError
+from disagg_operator.errors import ApiError, Forbidden
+from disagg_operator.shell.kube import cluster
 from disagg_operator.shell.kube.api import Object
 from disagg_operator.shell.kube.cluster import ClusterView
 from disagg_operator.shell.kube.resources import NODES, Resource
@@ -37,9 +40,12 @@ class Script:
         self.lists: dict[str, list[Object]] = {"nodes": [node("n1", 4)], "pods": [pod("a", "n1")]}
         self.events: dict[str, asyncio.Queue[Object | ApiError]] = {"nodes": asyncio.Queue(), "pods": asyncio.Queue()}
         self.listed = {"nodes": 0, "pods": 0}
+        self.forbidden = False
 
     async def objects_with_version(self, resource: Resource, **_: Any) -> tuple[list[Object], str]:
         self.listed[resource.plural] += 1
+        if self.forbidden:
+            raise Forbidden(f"{resource.plural} is forbidden", code=403)
         return self.lists[resource.plural], "1"
 
     async def watch(self, resource: Resource, *, version: str, seconds: float) -> AsyncIterator[Object]:
@@ -120,3 +126,38 @@ async def test_a_heartbeat_of_a_node_frees_nothing() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert NODES.plural in script.listed
+
+
+async def test_hc3_without_the_right_to_read_nodes_it_says_so_and_asks_rarely() -> None:
+    script = Script()
+    script.forbidden = True
+    view = ClusterView(script, ledger=Ledger(), freed=lambda: None)  # type: ignore[arg-type]
+    task = asyncio.create_task(view.run())
+    try:
+        await asyncio.wait_for(view.synced(), 10)
+        assert view.blind is not None
+        assert "nodes and pods" in view.blind
+        assert "rbac.readNodes=true" in view.blind
+        await asyncio.sleep(0.05)
+        assert script.listed == {"nodes": 1, "pods": 1}
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_hc3_a_right_that_comes_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "LONGEST_PAUSE_SECONDS", 0.01)
+    script, freed = Script(), []
+    script.forbidden = True
+    view = ClusterView(script, ledger=Ledger(), freed=lambda: freed.append(1))  # type: ignore[arg-type]
+    task = asyncio.create_task(view.run())
+    try:
+        await asyncio.wait_for(view.synced(), 10)
+        assert not freed
+        script.forbidden = False
+        await until(lambda: view.blind is None)
+        assert free(view) == 3
+        assert freed, "those who wait are woken"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -3,6 +3,9 @@
 Only what planning needs is kept, as small values: thousands of pods cost a few megabytes. Each kind has a list followed
 by a watch with bookmarks; a watch that breaks, or whose version is too old, starts with a new list. When room appears
 (a pod is gone, a node changed) ``freed`` is called, so that a waiting gang is tried again at once.
+
+An operator of one namespace may lack the right to look at nodes, and pods on them. Then the view is ``blind`` and says
+so at once, rather than let anybody wait for it; the right may come later, so it is asked for now and then.
 """
 
 import asyncio
@@ -11,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from disagg_operator.core.placement import Ledger, NodeView, PodUse, Snapshot
-from disagg_operator.errors import ApiError
+from disagg_operator.errors import ApiError, Forbidden
 from disagg_operator.render import reading
 from disagg_operator.shell.kube.api import Api, Object
 from disagg_operator.shell.kube.resources import NODES, PODS, Resource
@@ -41,7 +44,8 @@ class ClusterView:
         self._clock = clock
         self.nodes: dict[str, NodeView] = {}
         self.uses: dict[str, PodUse] = {}
-        self._synced = {NODES.plural: asyncio.Event(), PODS.plural: asyncio.Event()}
+        self._answered = {NODES.plural: asyncio.Event(), PODS.plural: asyncio.Event()}
+        self._refused: set[str] = set()
         self._heard = {NODES.plural: clock(), PODS.plural: clock()}
 
     async def run(self) -> None:
@@ -51,9 +55,19 @@ class ClusterView:
             group.create_task(self._follow(PODS, self._pod, self._all_pods), name="watch pods")
 
     async def synced(self) -> None:
-        """Wait for the first lists: before them the view shows more room than there is."""
-        for event in self._synced.values():
+        """Wait for the first lists, before which the view shows more room than there is, or until they are refused."""
+        for event in self._answered.values():
             await event.wait()
+
+    @property
+    def blind(self) -> str | None:
+        """Why nothing can be placed, as a sentence that says what to do; None: the view is complete."""
+        if not self._refused:
+            return None
+        return (
+            f"the operator may not list {' and '.join(sorted(self._refused))} of the whole cluster, so it cannot tell "
+            "where GPUs are free; give it the right (chart: rbac.readNodes=true, or scope=cluster)"
+        )
 
     @property
     def last_event_age(self) -> float:
@@ -76,8 +90,9 @@ class ClusterView:
             try:
                 if not version:
                     items, version = await self._api.objects_with_version(resource)
+                    self._refused.discard(resource.plural)
                     replaced(items)
-                    self._synced[resource.plural].set()
+                    self._answered[resource.plural].set()
                 self._heard[resource.plural] = self._clock()
                 async for event in self._api.watch(resource, version=version, seconds=WATCH_SECONDS):
                     self._heard[resource.plural] = self._clock()
@@ -85,6 +100,14 @@ class ClusterView:
                     if event["type"] != "BOOKMARK":
                         changed(event["type"], event["object"])
                     pause = FIRST_PAUSE_SECONDS
+            except Forbidden as error:
+                version = ""
+                self._heard[resource.plural] = self._clock()
+                if resource.plural not in self._refused:
+                    log.warning("nothing can be placed: %s; again every %.0f s", error, LONGEST_PAUSE_SECONDS)
+                    self._refused.add(resource.plural)
+                self._answered[resource.plural].set()
+                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
             except ApiError as error:
                 if error.code == GONE:
                     version = ""

@@ -234,7 +234,7 @@ class DeploymentReconciler:
     # Placement
 
     async def _place(self, work: Pass) -> None:
-        await self._placer.ready()
+        blind = await self._placer.ready()
         target = self._target(work)
         level = work.deployment.spec.placement.required_level
         await self._give_back(work, target)
@@ -243,7 +243,9 @@ class DeploymentReconciler:
         if state.gangs:
             # Before the snapshot is taken: room that appears from then on wakes it.
             self.waiting.add(key)
-        for gang in state.gangs:
+            if blind is not None:
+                work.no_room = NoRoom(Reason.FORBIDDEN, blind)
+        for gang in state.gangs if blind is None else ():
             home = self._placer.home(work.instances(), level)
             outcome = await self._placer.place(
                 work.owner,

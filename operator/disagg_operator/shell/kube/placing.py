@@ -57,9 +57,10 @@ class Placer:
         self._line = Line()
         self._clock = clock
 
-    async def ready(self) -> None:
-        """Wait until the view of the cluster is complete."""
+    async def ready(self) -> str | None:
+        """Wait until the view of the cluster is complete. Returns why it never will be, if that is so."""
         await self._view.synced()
+        return self._view.blind
 
     def home(self, instances: Iterable[Instance], level: str | None) -> Home | None:
         """The domain most placed instances are in, at ``level``; None while none is placed."""
