@@ -5,6 +5,7 @@
 #   KUBECONFIG=FILE     integration and e2e tests on that cluster; its nodes must hold $DISAGG_IMAGE (disagg:dev) and
 #                       $DISAGG_PROMETHEUS_IMAGE (disagg-prometheus:dev), see hack/README.md for kind and minikube
 #   neither             a cluster is built and started here, and removed afterwards; needs root, Go and Debian packages
+#                       (DISAGG_KEEP_CLUSTER=1 leaves it up, DISAGG_TEST_STATE names its folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
@@ -26,7 +27,11 @@ if [ -n "${KUBECONFIG:-}" ]; then
 else
   leave() {
     code=$?
-    [ -n "${DISAGG_KEEP_CLUSTER:-}" ] || "${cluster[@]}" down --state "$state" || code=1
+    # Quiet, so that pytest's summary stays the last line.
+    if [ -z "${DISAGG_KEEP_CLUSTER:-}" ] && ! told=$("${cluster[@]}" down --state "$state" 2>&1); then
+      echo "$told" >&2
+      code=1
+    fi
     exit "$code"
   }
   trap leave EXIT
