@@ -95,8 +95,8 @@ def _ready(facts: Facts, gang: Answer) -> Answer:
         return Answer(kind, "False", blocked.reason, blocked.message)
     short = {role: count for role, count in facts.counts.items() if count.updated_ready < count.desired}
     if short:
-        return Answer(kind, "False", _why_short(short, gang), _list(short, gang))
-    surplus = {role: count for role, count in facts.counts.items() if count.updated < count.current - count.draining}
+        return Answer(kind, "False", _why_short(short, facts), _list(short, gang, facts))
+    surplus = {role: count for role, count in facts.counts.items() if _old(count)}
     if surplus:
         return Answer(kind, "False", Reason.UPDATING, "instances of an old revision still serve")
     if not any(count.desired for count in facts.counts.values()):
@@ -107,7 +107,9 @@ def _ready(facts: Facts, gang: Answer) -> Answer:
     return Answer(kind, "True", Reason.ALL_INSTANCES_READY, "every instance and router of this generation serves")
 
 
-def _why_short(short: Mapping[Role, Counts], gang: Answer) -> Reason:
+def _why_short(short: Mapping[Role, Counts], facts: Facts) -> Reason:
+    if facts.no_room is None and any(map(_old, short.values())):
+        return Reason.UPDATING
     if any(count.current - count.draining < count.desired for count in short.values()):
         return Reason.INSTANCES_NOT_CREATED
     if any(count.scheduled < count.desired for count in short.values()):
@@ -117,14 +119,23 @@ def _why_short(short: Mapping[Role, Counts], gang: Answer) -> Reason:
     return Reason.INSTANCES_NOT_READY
 
 
-def _list(short: Mapping[Role, Counts], gang: Answer) -> str:
-    parts = [
-        f"{role.value}: {count.updated_ready} of {count.desired} ready, {count.scheduled} scheduled"
-        for role, count in short.items()
-    ]
-    text = "; ".join(parts)
+def _list(short: Mapping[Role, Counts], gang: Answer, facts: Facts) -> str:
+    text = "; ".join(f"{role.value}: {_state(count)}" for role, count in short.items())
     waiting = any(count.scheduled < count.desired for count in short.values())
-    return f"{text}; {gang.message}" if waiting and gang.reason not in _PLAIN else text
+    if waiting and gang.reason not in _PLAIN:
+        return f"{text}; {gang.message}"
+    return text if facts.no_room is None else f"{text}; {facts.no_room.message}"
+
+
+def _old(count: Counts) -> int:
+    """Instances of an old revision that still serve."""
+    return count.current - count.draining - count.updated
+
+
+def _state(count: Counts) -> str:
+    if _old(count):
+        return f"{count.updated_ready} of {count.desired} of this revision ready, {_old(count)} of an old one left"
+    return f"{count.updated_ready} of {count.desired} ready, {count.scheduled} scheduled"
 
 
 _PLAIN = (Reason.GANG_BOUND, Reason.GANG_INCOMPLETE)

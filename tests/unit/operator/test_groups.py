@@ -12,7 +12,13 @@ def test_replicas_are_put_back_after_a_hand_made_scale(make_deployment: Make) ->
     spec = make_deployment().spec.roles[Role.PREFILL]
     assert decide_group(spec, live=None, remembered=3) == GroupDecision(1, create=True)
     assert decide_group(spec, live=1, remembered=1) == GroupDecision(1)
-    assert decide_group(spec, live=5, remembered=1) == GroupDecision(1, revert=True, found=5)
+    assert decide_group(spec, live=5, remembered=1) == GroupDecision(1, revert=True, found=5, by_hand=True)
+
+
+def test_an_edit_of_the_spec_is_no_hand_made_scale(make_deployment: Make) -> None:
+    spec = make_deployment(prefill={"replicas": 2, "gpu": {"type": "h100"}}).spec.roles[Role.PREFILL]
+    assert decide_group(spec, live=1, remembered=1) == GroupDecision(2, revert=True, found=1)
+    assert not decide_group(spec, live=1, remembered=None).by_hand
 
 
 def test_op7_the_live_number_counts_and_not_the_remembered_one(make_deployment: Make) -> None:

@@ -54,6 +54,12 @@ def answer(status: DeploymentStatus, kind: ConditionType) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
+def message(status: DeploymentStatus, kind: ConditionType) -> str:
+    condition = find_condition(status.conditions, kind)
+    assert condition is not None
+    return condition.message
+
+
 def test_everything_ready(make_instance: Make) -> None:
     found = status(facts([make_instance(Role.PREFILL), make_instance(Role.DECODE)]))
     assert answer(found, ConditionType.READY) == ("True", "AllInstancesReady")
@@ -78,6 +84,22 @@ def test_not_scheduled_and_not_ready_are_different_reasons(make_instance: Make) 
     assert answer(found, ConditionType.AVAILABLE) == ("False", "InstancesNotScheduled")
     assert found.placement.missing == {"nvidia.com/gpu": "1"}
     assert found.placement.best_domain == "rack-1"
+
+
+def test_an_update_is_told_from_instances_that_are_missing(make_instance: Make) -> None:
+    both = [make_instance(Role.PREFILL, revision="r2"), make_instance(Role.DECODE)]
+    found = status(facts(both, revision="r2"))
+    assert answer(found, ConditionType.READY) == ("False", "Updating")
+    assert message(found, ConditionType.READY) == "decode: 0 of 1 of this revision ready, 1 of an old one left"
+
+
+def test_a_further_instance_without_room_says_why(make_instance: Make) -> None:
+    three = [make_instance(Role.PREFILL), make_instance(Role.DECODE), make_instance(Role.DECODE, "gated")]
+    lack = NoRoom(Reason.INSUFFICIENT_CAPACITY, "1 GPU needed, 0 free", "rack-1", {"nvidia.com/gpu": 1})
+    found = status(facts(three, decode=2, no_room=lack))
+    assert answer(found, ConditionType.READY) == ("False", "InstancesNotScheduled")
+    assert message(found, ConditionType.READY) == "decode: 1 of 2 ready, 1 scheduled; 1 GPU needed, 0 free"
+    assert answer(found, ConditionType.GANG_SCHEDULED) == ("True", "GangBound")
 
 
 def test_op2_ready_means_the_current_generation(make_instance: Make) -> None:

@@ -175,7 +175,7 @@ class DeploymentReconciler:
             if item is None or decision.create or decision.revert:
                 manifest = render_group(deployment, role, decision.replicas, version=self._around.version)
                 item = await self._api.apply(GROUPS, manifest, namespace=deployment.namespace)
-            if decision.revert:
+            if decision.by_hand:
                 work.notes.append(Note("Warning", "ScaleReverted", revert_message(name, decision)))
             work.groups[role] = read_group(item)
             work.replicas[role] = decision.replicas
