@@ -24,6 +24,13 @@ esac
 
 if [ -n "${KUBECONFIG:-}" ]; then
   echo "Testing on the cluster of KUBECONFIG=$KUBECONFIG"
+  for program in kubectl helm; do
+    command -v "$program" >/dev/null || { echo "$program not found: the tests talk to the cluster with it." >&2; exit 2; }
+  done
+  if ! told=$(kubectl --request-timeout=10s get --raw /readyz 2>&1); then
+    echo "The cluster of KUBECONFIG=$KUBECONFIG does not answer: ${told##*$'\n'}" >&2
+    exit 2
+  fi
 else
   leave() {
     code=$?
@@ -36,7 +43,10 @@ else
   }
   trap leave EXIT
   trap 'exit 130' INT TERM
-  "${cluster[@]}" up --state "$state" --nodes 2 --gpus 8
+  if ! "${cluster[@]}" up --state "$state" --nodes 2 --gpus 8; then
+    echo "No cluster could be started here. Name one with KUBECONFIG, or ask for less: DISAGG_TESTS=unit make test" >&2
+    exit 2
+  fi
   "${cluster[@]}" images --state "$state"
   export DISAGG_EMBEDDED=1
   eval "$("${cluster[@]}" kubeconfig --state "$state" --export)"

@@ -98,7 +98,7 @@ def problems(machine: Machine, purposes: tuple[str, ...], *, cache: Path) -> lis
         found.append(
             f"These are missing: {listed}. On Debian: apt-get install --no-install-recommends {' '.join(packages)}"
         )
-    if "cluster" in purposes and not machine.cgroups_writable:
+    if "cluster" in purposes and machine.is_root and not machine.cgroups_writable:
         found.append("/sys/fs/cgroup is read-only here: in a container, start that container with --privileged.")
     for hidden in HIDDEN_IN_NODES:
         if cache.is_relative_to(hidden):

@@ -25,10 +25,16 @@ def test_everything_is_said_at_once() -> None:
         "Go is not installed",
         "apt-get install",
         "buildah containerd",
-        "--privileged",
         "DISAGG_CACHE",
     ):
         assert part in text
+
+
+def test_read_only_control_groups_are_judged_by_root_alone() -> None:
+    (problem,) = problems(replace(FIT, cgroups_writable=False), ("cluster",), cache=CACHE)
+    assert "--privileged" in problem
+    (problem,) = problems(replace(FIT, cgroups_writable=False, is_root=False), ("cluster",), cache=CACHE)
+    assert "sudo" in problem
 
 
 def test_a_package_is_named_once() -> None:
