@@ -35,6 +35,9 @@ OWN: tuple[ConditionType, ...] = (
 )
 """Conditions that the operator writes; the others belong to the planner."""
 
+PLANNERS: tuple[ConditionType, ...] = (ConditionType.METRICS_AVAILABLE, ConditionType.SCALING_ACTIVE)
+"""Conditions that the planner writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

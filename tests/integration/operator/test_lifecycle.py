@@ -129,8 +129,18 @@ def test_op16_the_planner_goes_when_nobody_needs_it(world: World) -> None:
 
     world.kube.apply(world.deployment(decode=PLANNED))
     world.until(lambda: len(planner()) == 4, "the planner is there")
+    said = {"type": "ScalingActive", "status": "True", "reason": "DecisionsWritten", "message": "it says so"}
+    said["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    word = {key: value for key, value in world.deployment().items() if key != "spec"} | {
+        "status": {"conditions": [said]}
+    }
+    as_planner = ("--server-side", "--subresource=status", "--field-manager=disagg-planner")
+    world.kube("apply", *as_planner, "-f", "-", stdin=json.dumps(word))
     world.kube.apply(world.deployment(decode=EXTERNAL))
     world.until(lambda: not planner(), "nothing of it is left")
+    world.until(lambda: world.kube.condition("dd", "chat", "ScalingActive") is None, "nor of what it said")
+    assert world.reason("Ready")
+    assert world.status()["roles"]["decode"]["desired"] == 1
     world.kube.apply(world.deployment(decode={"replicas": 1}))
     world.until(lambda: world.status().get("observedGeneration") == 3, "the third edit was seen")
     assert not planner()

@@ -95,8 +95,16 @@ class Api:
         name = body["metadata"]["name"]
         return await self._call(resource, "update", "PUT", namespace=namespace, name=name, body=body)
 
-    async def apply(self, resource: Resource, body: Object, *, namespace: str = "", subresource: str = "") -> Object:
-        """Server-side apply under our field manager: what ``body`` leaves out and we once set is taken away."""
+    async def apply(
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        manager: str = OPERATOR_FIELD_MANAGER,
+    ) -> Object:
+        """Server-side apply as a field manager: what ``body`` leaves out and ``manager`` once set is taken away."""
         return await self._call(
             resource,
             "patch",
@@ -104,7 +112,7 @@ class Api:
             namespace=namespace,
             name=body["metadata"]["name"],
             subresource=subresource,
-            query={"fieldManager": OPERATOR_FIELD_MANAGER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             body=body,
             content_type=APPLY,
         )

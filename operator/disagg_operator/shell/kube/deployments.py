@@ -32,7 +32,15 @@ from disagg_operator.core.fleet import Counts, Instance, Observed, Target, count
 from disagg_operator.core.gangs import GangState, gangs, overdue
 from disagg_operator.core.groups import decide_group, revert_message
 from disagg_operator.core.placement import NoRoom
-from disagg_operator.core.status import OWN, Note, PlacementFacts, deployment_status, desired_replicas, transitions
+from disagg_operator.core.status import (
+    OWN,
+    PLANNERS,
+    Note,
+    PlacementFacts,
+    deployment_status,
+    desired_replicas,
+    transitions,
+)
 from disagg_operator.core.target import build_target, deployment_revision
 from disagg_operator.errors import ApiError, Conflict, Forbidden
 from disagg_operator.render.configs import Surroundings, needs_planner
@@ -189,10 +197,14 @@ class DeploymentReconciler:
         deployment = work.deployment
         live = await children.observe(self._api, deployment)
         wanted = router_objects(deployment, around=self._around)
-        if needs_planner(deployment):
+        planned = needs_planner(deployment)
+        if planned:
             wanted += planner_objects(deployment, around=self._around)
         work.live = live
         work.live = await children.converge(self._api, deployment, wanted, live)
+        if not planned and any(condition.type in PLANNERS for condition in deployment.status.conditions):
+            # A planner that is gone cannot take back what it said; in its name nothing is said any more.
+            await self._apply_status(work.document, {}, manager=labels.PLANNER_FIELD_MANAGER)
 
     # Instances
 
@@ -364,24 +376,26 @@ class DeploymentReconciler:
         return min(due) if due else None
 
     async def _write_status(self, work: Pass, status: DeploymentStatus) -> None:
-        await self._apply_status(work.document, status)
+        await self._apply_status(work.document, status.to_dict())
         self._metrics.status_written()
 
-    async def _apply_status(self, document: Object, status: DeploymentStatus) -> None:
+    async def _apply_status(
+        self, document: Object, status: Object, *, manager: str = labels.OPERATOR_FIELD_MANAGER
+    ) -> None:
         metadata = document["metadata"]
         body = {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
-            "status": status.to_dict(),
+            "status": status,
         }
-        await self._api.apply(DEPLOYMENTS, body, namespace=metadata["namespace"], subresource="status")
+        await self._api.apply(DEPLOYMENTS, body, namespace=metadata["namespace"], subresource="status", manager=manager)
 
     async def _refuse(self, document: Object, error: SpecError) -> None:
         """A spec that the API server let pass and this version does not understand."""
         before, after = invalid_status(document, error, now=self._clock())
         if after.to_dict() != before.to_dict():
-            await self._apply_status(document, after)
+            await self._apply_status(document, after.to_dict())
         for note in transitions(before, after):
             await self._recorder.post(document, note)
 
