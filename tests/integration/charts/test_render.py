@@ -339,11 +339,11 @@ def test_dashboards_are_found_by_a_sidecar(render: Render) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ((), ["kubectl apply", "kubectl get dd,dg", "port-forward", "--set monitoring.enabled=true", "9090:9090"]),
+        ((), ["kubectl apply", "kubectl get dd --watch", "port-forward", "--set monitoring.enabled=true", "9090:9090"]),
         (("monitoring.enabled=true",), ["http://127.0.0.1:3000/d/disagg-overview", "service/disagg-grafana 3000:3000"]),
         (("fakeGpus.enabled=true",), ["kubectl get nodes --label-columns nvidia.com/gpu.clique"]),
         (("prometheus.enabled=false",), ["NOTE: neither prometheus.enabled nor prometheus.url is set"]),
-        (NAMESPACED, ["serves this namespace only"]),
+        (NAMESPACED, ["serves this namespace only", "rbac.readNodes is false"]),
     ],
 )
 def test_notes_tell_the_next_command(
