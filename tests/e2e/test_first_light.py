@@ -165,6 +165,21 @@ def test_one_gpu_short_binds_nothing_and_says_what_is_missing(serving: Kube) -> 
     serving.expect_condition("dd", "chat-13b", "Ready")
 
 
+def test_an_image_that_cannot_be_pulled_is_named(serving: Kube) -> None:
+    serving.apply(example("colocated-13b", engine__image="nowhere.invalid/nothing:1"))
+
+    def ready() -> str:
+        message: str = (serving.condition("dd", "colocated-13b", "Ready") or {}).get("message", "")
+        return message
+
+    wait_until(
+        lambda: "image nowhere.invalid/nothing:1 cannot be pulled" in ready(),
+        "Ready says which image",
+        timeout_seconds=90,
+        show=lambda: serving.explain("dd", "colocated-13b"),
+    )
+
+
 def test_delete_leaves_nothing(serving: Kube) -> None:
     before = json.loads(serving("get", "all,sa,role,rolebinding,cm,secret,dd,dg,lease", "-o", "json"))["items"]
     serving.apply(example("chat-13b"))

@@ -133,9 +133,10 @@ def _old(count: Counts) -> int:
 
 
 def _state(count: Counts) -> str:
+    why = f" ({'; '.join(count.troubles)})" if count.troubles else ""
     if _old(count):
-        return f"{count.updated_ready} of {count.desired} of this revision ready, {_old(count)} of an old one left"
-    return f"{count.updated_ready} of {count.desired} ready, {count.scheduled} scheduled"
+        return f"{count.updated_ready} of {count.desired} of this revision ready{why}, {_old(count)} of an old one left"
+    return f"{count.updated_ready} of {count.desired} ready, {count.scheduled} scheduled{why}"
 
 
 _PLAIN = (Reason.GANG_BOUND, Reason.GANG_INCOMPLETE)

@@ -18,7 +18,8 @@ class Instance:
     ``node``: node that it is bound to. ``domain``: the one it was placed in, as its label says. ``ready``: serves.
     ``draining_since``: when it was marked; None: not marked. ``drained``: it was asked and says that nothing is in
     flight or waiting to be pulled. ``failed``: it ended for good and holds no resources. ``terminating``: deletion was
-    asked for; it holds its GPUs until it is gone.
+    asked for; it holds its GPUs until it is gone. ``trouble``: what keeps it from starting, in words that stay the same
+    from one attempt to the next; empty while nothing does.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Instance:
     drained: bool = False
     terminating: bool = False
     failed: bool = False
+    trouble: str = ""
 
     @property
     def alive(self) -> bool:
@@ -107,7 +109,7 @@ class RouterView:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Instances of a role by state; each alive instance is in ``current``."""
+    """Instances of a role by state; each alive instance is in ``current``. ``troubles`` are distinct, in order."""
 
     desired: int
     current: int = 0
@@ -118,6 +120,7 @@ class Counts:
     updated_ready: int = 0
     draining: int = 0
     terminating: int = 0
+    troubles: tuple[str, ...] = ()
 
 
 def count(target: RoleTarget, instances: Iterable[Instance]) -> Counts:
@@ -135,6 +138,7 @@ def count(target: RoleTarget, instances: Iterable[Instance]) -> Counts:
         updated_ready=sum(1 for instance in updated if instance.ready),
         draining=sum(1 for instance in mine if instance.alive and instance.draining),
         terminating=sum(1 for instance in mine if instance.terminating),
+        troubles=tuple(sorted({instance.trouble for instance in serving if instance.trouble and not instance.ready})),
     )
 
 

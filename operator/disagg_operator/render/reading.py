@@ -50,6 +50,7 @@ def instance(pod: Manifest, *, drained: bool = False) -> Instance:
         drained=drained,
         terminating=bool(metadata.get("deletionTimestamp")),
         failed=status.get("phase") in FINISHED,
+        trouble=trouble(pod),
     )
 
 
@@ -63,6 +64,30 @@ def is_ready(pod: Manifest) -> bool:
     """The pod's Ready condition."""
     conditions = pod.get("status", {}).get("conditions") or []
     return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+
+
+def trouble(pod: Manifest) -> str:
+    """What keeps the pod's containers from starting, or nothing.
+
+    The kubelet's reasons alternate between attempt and back-off; these words do not, so they cause no status writes.
+    """
+    for container in pod.get("status", {}).get("containerStatuses") or []:
+        state = container.get("state") or {}
+        reason = (state.get("waiting") or {}).get("reason", "")
+        if reason in _IMAGE_REASONS:
+            return f"image {container.get('image', '')} cannot be pulled"
+        if reason in _CREATE_REASONS:
+            return f"its container cannot be created: {reason}"
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+        if ended.get("reason") == "OOMKilled":
+            return "it was killed for using more memory than its limit"
+        if ended.get("exitCode"):
+            return f"its process ended with exit status {ended['exitCode']}, see kubectl logs --previous"
+    return ""
+
+
+_IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
+_CREATE_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
 def _draining_since(own: Mapping[str, str], notes: Mapping[str, str]) -> float | None:

@@ -49,6 +49,43 @@ def test_a_pod_through_its_life(live: dict[str, Any]) -> None:
     assert instance(pinned(live, phase="Failed")).failed
 
 
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        ({"state": {"running": {}}}, ""),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, ""),
+        ({"image": "nope/x:1", "state": {"waiting": {"reason": "ErrImagePull"}}}, "image nope/x:1 cannot be pulled"),
+        (
+            {"image": "nope/x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}},
+            "image nope/x:1 cannot be pulled",
+        ),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerConfigError"}}},
+            "its container cannot be created: CreateContainerConfigError",
+        ),
+        (
+            {"state": {"terminated": {"exitCode": 2, "reason": "Error"}}},
+            "its process ended with exit status 2, see kubectl logs --previous",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}},
+            },
+            "its process ended with exit status 2, see kubectl logs --previous",
+        ),
+        (
+            {"state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+            "it was killed for using more memory than its limit",
+        ),
+    ],
+)
+def test_what_keeps_a_pod_from_starting_has_words_that_last(
+    live: dict[str, Any], container: dict[str, Any], words: str
+) -> None:
+    assert instance(pinned(live, containerStatuses=[container])).trouble == words
+
+
 def test_a_pinned_pod_is_a_reservation(live: dict[str, Any]) -> None:
     assert use(live) is None
     reserved = use(pinned(live))

@@ -60,6 +60,14 @@ def message(status: DeploymentStatus, kind: ConditionType) -> str:
     return condition.message
 
 
+def test_why_an_instance_does_not_start_is_said(make_instance: Make) -> None:
+    stuck = make_instance(Role.DECODE, ready=False, trouble="image nope/x:1 cannot be pulled")
+    found = status(facts([make_instance(Role.PREFILL), stuck, make_instance(Role.DECODE)], decode=2))
+    assert message(found, ConditionType.READY) == "decode: 1 of 2 ready, 2 scheduled (image nope/x:1 cannot be pulled)"
+    healed = status(facts([make_instance(Role.PREFILL), make_instance(Role.DECODE, trouble="it ended once")]))
+    assert answer(healed, ConditionType.READY) == ("True", "AllInstancesReady")
+
+
 def test_everything_ready(make_instance: Make) -> None:
     found = status(facts([make_instance(Role.PREFILL), make_instance(Role.DECODE)]))
     assert answer(found, ConditionType.READY) == ("True", "AllInstancesReady")
