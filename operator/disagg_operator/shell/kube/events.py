@@ -1,7 +1,8 @@
 """Events: a sentence for people at each decision and each turn of a condition.
 
-The same sentence about the same object is said once in a while, however often the reconcile comes by. An Event that
-cannot be posted is logged and forgotten: telling must never keep the operator from acting.
+The same sentence about the same object is said once in a while, however often the reconcile comes by; after another one
+it is news again, so that the newest Event tells how things stand. An Event that cannot be posted is logged and
+forgotten: telling must never keep the operator from acting.
 """
 
 import logging
@@ -19,6 +20,9 @@ from disagg_operator.shell.kube.resources import EVENTS
 log = logging.getLogger(__name__)
 
 REPEAT_SECONDS = 300.0
+"""Silence between two of the same sentence with nothing else in between."""
+TURN_SECONDS = 10.0
+"""Silence between two of the same sentence with another in between: what flaps faster is not told in full."""
 NOTE_LIMIT = 1024
 REMEMBERED = 4096
 
@@ -31,13 +35,15 @@ class Recorder:
         self._identity = identity
         self._clock = clock
         self._said: dict[tuple[str, str, str], float] = {}
+        self._last: dict[str, tuple[str, str, str]] = {}
 
     async def post(self, regarding: Object, note: Note, *, action: str = "Reconcile") -> None:
         """Say ``note`` about an object unless it was said lately."""
         metadata = regarding["metadata"]
         now = self._clock()
         key = (metadata["uid"], note.reason, note.message)
-        if now - self._said.get(key, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        silence = REPEAT_SECONDS if self._last.get(key[0]) == key else TURN_SECONDS
+        if now - self._said.get(key, -REPEAT_SECONDS) < silence:
             return
         self._remember(key, now)
         log.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], note.reason, note.message)
@@ -71,4 +77,6 @@ class Recorder:
     def _remember(self, key: tuple[str, str, str], now: float) -> None:
         if len(self._said) >= REMEMBERED:
             self._said = {old: at for old, at in self._said.items() if now - at < REPEAT_SECONDS}
+            self._last = {uid: last for uid, last in self._last.items() if last in self._said}
         self._said[key] = now
+        self._last[key[0]] = key
