@@ -23,6 +23,7 @@ from embedded.shell import run, say, succeeds
 _REF_NAME = "org.opencontainers.image.ref.name"
 _DAY_SECONDS = 24 * 3600
 _MAX_LAYERS_KEPT = 300
+_PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 _CERTIFICATES = Path("/etc/ssl/certs")
 
 
@@ -66,10 +67,13 @@ class Store:
             yield
 
     def buildah(self, *arguments: str) -> list[str]:
-        """Compose a buildah command on this store; layers are stacked by overlayfs where that works here."""
+        """Compose a buildah command on this store; layers are stacked by overlayfs where that works here.
+
+        It runs in a mount namespace of its own, because it leaves its storage mounted, and all of it when it is killed.
+        """
         driver = "overlay" if supports_overlay(self.folder) else "vfs"
         where = ["--root", str(self.folder / "storage"), "--runroot", str(self.folder / "run")]
-        return ["buildah", *where, "--storage-driver", driver, *arguments]
+        return [*_PRIVATE_MOUNTS, "buildah", *where, "--storage-driver", driver, *arguments]
 
     def has(self, image: str) -> bool:
         """Tell whether buildah has an image of this name."""
@@ -140,7 +144,7 @@ def supports_overlay(folder: Path) -> bool:
             (Path(scratch) / name).mkdir()
         options = f"lowerdir={scratch}/lower,upperdir={scratch}/upper,workdir={scratch}/work"
         mount = ["mount", "--no-mtab", "-t", "overlay", "overlay", "-o", options, f"{scratch}/merged"]
-        return succeeds(["unshare", "--mount", "--propagation", "private", *mount])
+        return succeeds([*_PRIVATE_MOUNTS, *mount])
 
 
 def _stream(argv: list[str], *, what: str) -> None:
