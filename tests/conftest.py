@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.kube import Kube
+from tests.support.kube import Kube, wait_until_cleared
 
 STAGES = ("unit", "contract", "integration", "e2e")
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -60,25 +60,34 @@ def kubeconfig() -> Path:
     return Path(path)
 
 
+@pytest.fixture(scope="session")
+def namespaces(kubeconfig: Path) -> Iterator[Kube]:
+    """Nothing of the tests' own is left at the end. What a test leaves may go while the next one runs."""
+    kube = Kube(kubeconfig)
+    try:
+        yield kube
+    finally:
+        wait_until_cleared(kube)
+
+
 @pytest.fixture
-def namespace(kubeconfig: Path) -> Iterator[Kube]:
+def namespace(namespaces: Kube) -> Iterator[Kube]:
     """``kubectl`` in a namespace of the test's own, which goes away with it."""
-    yield from namespace_of(kubeconfig)
+    yield from namespace_of(namespaces)
 
 
 @pytest.fixture(scope="module")
-def module_namespace(kubeconfig: Path) -> Iterator[Kube]:
+def module_namespace(namespaces: Kube) -> Iterator[Kube]:
     """The same, for all tests of a file."""
-    yield from namespace_of(kubeconfig)
+    yield from namespace_of(namespaces)
 
 
-def namespace_of(kubeconfig: Path) -> Iterator[Kube]:
-    kube = Kube(kubeconfig)
+def namespace_of(kube: Kube) -> Iterator[Kube]:
     name = kube("create", "-f", "-", "-o", "name", stdin=NAMESPACE).strip().removeprefix("namespace/")
     try:
         yield kube.within(name)
     finally:
-        kube("delete", "namespace", name, "--wait=true", "--timeout=120s", timeout_seconds=150)
+        kube("delete", "namespace", name, "--wait=false")
 
 
 NAMESPACE = """

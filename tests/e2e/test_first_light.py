@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from disagg_contract import labels
-from tests.support.kube import Kube, Object, wait_until
+from tests.support.kube import Kube, Object, wait_until, wait_until_cleared
 from tests.support.lag import LagWatch
 from tests.support.serving import example, image, load_report, pods, port_forward, post, start_load
 
@@ -68,6 +68,7 @@ def hold_all_but(kube: Kube, node: str, left: int) -> None:
 
 def test_gang_lies_in_one_domain_and_serves(serving: Kube) -> None:
     """The other domain has room for a part of the gang, and gets none of it."""
+    wait_until_cleared(serving)
     nodes = gpu_nodes(serving)
     tight, roomy = sorted(nodes)[:2]
     assert nodes[tight][0] != nodes[roomy][0]
@@ -138,7 +139,15 @@ def test_real_trace_without_errors_or_truncations(serving: Kube, data: Path | No
             rows = [row for _, row in zip(range(201), csv.reader(lines), strict=False)]
         files = {"trace.csv": "\n".join(",".join(row) for row in rows) + "\n"}
         trace = "/files/trace.csv"
-    start_load(serving, "azure", "--url=http://chat-8b-router:8000", f"--trace={trace}", "--limit=200", files=files)
+    start_load(
+        serving,
+        "azure",
+        "--url=http://chat-8b-router:8000",
+        f"--trace={trace}",
+        "--limit=200",
+        "--rate-scale=2",
+        files=files,
+    )
     report = load_report(serving, "azure", timeout_seconds=240)
     assert report["requests"] == 200, report
     assert report["completed"] == 200, report
@@ -147,6 +156,7 @@ def test_real_trace_without_errors_or_truncations(serving: Kube, data: Path | No
 
 
 def test_one_gpu_short_binds_nothing_and_says_what_is_missing(serving: Kube) -> None:
+    wait_until_cleared(serving)
     nodes = gpu_nodes(serving)
     for node in nodes:
         hold_all_but(serving, node, 1)

@@ -18,7 +18,7 @@ from tests.support.kube import Kube, Object, wait_until
 from tests.support.lag import LagWatch
 from tests.support.serving import example, load_report, pods, replicas, slow_down, start_load, stop_load
 
-INTERVAL_SECONDS = 12
+INTERVAL_SECONDS = 10
 
 
 def chat(**changes: object) -> Object:
@@ -77,7 +77,7 @@ def test_load_scales_both_phases_up_and_down_again(serving: Kube, lag: LagWatch)
     assert fleet(serving) == (1, 1), serving.explain("dd", "chat-13b")
 
     stop_load(serving, "light")
-    load(serving, "heavy", 12, 75)
+    load(serving, "heavy", 12, 60)
     start = decisions(serving)
     expect_fleet(serving, 2, 2, timeout_seconds=90)
     # The change falls inside an interval, which the first decision still sees in part.
@@ -138,6 +138,6 @@ def test_slow_instances_are_scaled_for_the_slo_they_miss(
 
 
 @pytest.fixture
-def slow_prefill(kubeconfig: Path) -> Iterator[Kube]:
+def slow_prefill(namespaces: Kube) -> Iterator[Kube]:
     """A second namespace of the test's own."""
-    yield from namespace_of(kubeconfig)
+    yield from namespace_of(namespaces)

@@ -154,3 +154,13 @@ def sets(values: dict[str, str]) -> Iterable[str]:
     for key, value in values.items():
         yield "--set"
         yield f"{key}={value}"
+
+
+def wait_until_cleared(kube: Kube) -> None:
+    """Wait for the namespaces of tests that have ended, and so for the GPUs that their pods held."""
+
+    def going() -> list[str]:
+        found = kube.items("namespaces", "disagg.dev/test=true")
+        return [item["metadata"]["name"] for item in found if item["status"]["phase"] == "Terminating"]
+
+    wait_until(lambda: not going(), "namespaces are gone", timeout_seconds=180, show=lambda: str(going()))
