@@ -25,7 +25,7 @@ def chat(**changes: object) -> Object:
     return example(
         "chat-13b",
         planner__intervalSeconds=INTERVAL_SECONDS,
-        planner__scaleDownStabilizationSeconds=2 * INTERVAL_SECONDS,
+        planner__scaleDownStabilizationSeconds=INTERVAL_SECONDS,
         prefill__autoscaling={"mode": "planner", "min": 1, "max": 3, "initial": 1},
         decode__autoscaling={"mode": "planner", "min": 1, "max": 3, "initial": 1},
         **changes,
@@ -77,7 +77,7 @@ def test_load_scales_both_phases_up_and_down_again(serving: Kube, lag: LagWatch)
     assert fleet(serving) == (1, 1), serving.explain("dd", "chat-13b")
 
     stop_load(serving, "light")
-    load(serving, "heavy", 12, 60)
+    load(serving, "heavy", 12, 50)
     start = decisions(serving)
     expect_fleet(serving, 2, 2, timeout_seconds=90)
     # The change falls inside an interval, which the first decision still sees in part.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from embedded.names import Names, Subnets
 from embedded.pki import Pki
 from embedded.processes import Process
 from embedded.shell import say
+
+_LOOKS = 10
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,15 @@ class Cluster:
         processes.stop(lambda: [p for p in self.processes() if p.role in roles], grace_seconds=grace_seconds)
 
     def why_dead(self, role: str) -> str | None:
-        """Say why a role does not run, with the end of its log; None when it runs."""
-        if role in processes.by_role(self.processes()):
-            return None
+        """Say why a role does not run, with the end of its log; None when it runs.
+
+        A process that is just replacing its program (`exec`) shows no environment for a moment, so one look that does
+        not find it proves nothing.
+        """
+        for _ in range(_LOOKS):
+            if role in processes.by_role(self.processes()):
+                return None
+            time.sleep(_LOOK_SECONDS)
         path = self.log(role)
         tail = path.read_text(errors="replace").splitlines()[-6:] if path.exists() else []
         return "\n".join([f"{role} has ended; its log {path} says at the end:", *(f"  {line[:300]}" for line in tail)])

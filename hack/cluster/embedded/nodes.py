@@ -136,7 +136,7 @@ def _start_holder(cluster: Cluster, node: Node) -> None:
 
     def asleep() -> bool:
         holder = processes.by_role(cluster.processes()).get(node.name)
-        return holder is not None and Path(f"/proc/{holder.pid}/comm").read_text() == "sleep\n"
+        return holder is not None and processes.name(holder.pid) == "sleep"
 
     wait_until(asleep, what=f"namespaces of {node.name}", timeout_seconds=20, alive=lambda: cluster.why_dead(node.name))
 

@@ -128,6 +128,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def name(pid: int) -> str:
+    """Name of a process's program; empty when it has gone."""
+    try:
+        return (Path("/proc") / str(pid) / "comm").read_text().rstrip("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _read(folder: Path, *, state: Path, cgroup: str) -> Process | None:
     environment = dict(_pairs((folder / "environ").read_bytes()))
     marked = environment.get(STATE_MARK) == str(state)
