@@ -89,7 +89,9 @@ class Store:
             options += ["--build-arg", f"{name}={value}"]
         _stream(self.buildah("build", *options, "--tag", image, str(context)), what=f"building {image}")
         if len(run(self.buildah("images", "--all", "--quiet")).split()) > _MAX_LAYERS_KEPT:
-            run(self.buildah("rmi", "--prune"))
+            # A build that was killed left its container, which holds images. Old layers that stay cost disk, no more.
+            succeeds(self.buildah("rm", "--all"))
+            succeeds(self.buildah("rmi", "--prune", "--force"))
 
     def publish(self, image: str, *, name: str) -> Image:
         """Write a built image to the layout under its full name."""
