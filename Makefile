@@ -11,7 +11,7 @@ CLUSTER := $(PYTHON) hack/cluster/cluster.py
 CLUSTER_FLAGS := $(if $(STATE),--state $(STATE))
 CLUSTER_SHAPE := $(if $(NODES),--nodes $(NODES)) $(if $(GPUS),--gpus $(GPUS)) $(if $(KWOK),--kwok $(KWOK))
 
-SOURCES := contract engine crds router planner operator workers load cli
+SOURCES := contract engine crds router planner operator workers load simulator cli
 LINTED := $(SOURCES) tests benchmarks hack/cluster
 
 .PHONY: help
