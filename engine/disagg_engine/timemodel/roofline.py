@@ -14,15 +14,14 @@ with n new tokens in all, and l new tokens after k cached ones for each chunk (a
 
 from __future__ import annotations
 
-import math
-
 from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
+from disagg_engine.timemodel.lines import DecodeLine, upper_envelope, window_seconds
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
 
 
 class Roofline:
-    """Roofline time of an instance. Immutable."""
+    """Roofline time of an instance."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -35,6 +34,7 @@ class Roofline:
         self._bandwidth = gpu.memory_bandwidth * constants.memory_efficiency
         self._fixed = constants.fixed_seconds
         self._model = model
+        self._lines: dict[int, tuple[DecodeLine, ...]] = {}
         tensor = instance.tensor
         self.tensor_speedup = tensor / (1.0 + constants.tensor_penalty * (tensor - 1))
 
@@ -70,32 +70,39 @@ class Roofline:
             bound="compute" if compute > memory else "memory",
         )
 
-    def decode_window(self, sequences: int, context_tokens: int, steps: int, /) -> float | None:
-        """See TimeModel. Both terms grow by a constant a step, so their maximum changes sides at most once.
+    def counted_seconds(
+        self, prefill_tokens: int, prefill_pairs: float, prefill_cached: int, sequences: int, context_tokens: int, /
+    ) -> float:
+        """See CountedTimeModel."""
+        new = prefill_tokens + sequences
+        flop = self._flop_per_token * new + self._attention * (prefill_pairs + context_tokens + 0.5 * sequences)
+        compute = flop * (new + self._half) / (self._flops * new)
+        memory = (self._model.read_bytes(new) + self._kv_bytes * (prefill_cached + context_tokens + new)) / (
+            self._bandwidth
+        )
+        return max(compute, memory) / self.tensor_speedup + self._fixed
 
-        None with pipeline stages, where micro-batches overlap.
-        """
+    def decode_window(self, sequences: int, context_tokens: int, steps: int, /) -> float | None:
+        """See TimeModel."""
         if self.instance.pipeline > 1:
             return None
-        if steps < 1:
-            return 0.0
-        first = self.iteration_seconds(BatchShape(decode_sequences=sequences, decode_context_tokens=context_tokens))
-        scale = (sequences + self._half) / (self._flops * sequences) / self.tensor_speedup
-        compute_slope = self._attention * sequences * scale
-        memory_slope = self._kv_bytes * sequences / self._bandwidth / self.tensor_speedup
-        gap, gap_slope = first.compute_seconds - first.memory_seconds, compute_slope - memory_slope
-        crossing = steps  # steps before it have the first step's bound
-        if gap_slope != 0.0 and (gap > 0.0) != (gap_slope > 0.0):
-            crossing = min(steps, max(1, math.floor(-gap / gap_slope) + 1))
-        compute_first = first.bound == "compute"
-        early = (first.compute_seconds, compute_slope) if compute_first else (first.memory_seconds, memory_slope)
-        late = (first.memory_seconds, memory_slope) if compute_first else (first.compute_seconds, compute_slope)
-        return (
-            steps * self._fixed + _series(*early, start=0, stop=crossing) + _series(*late, start=crossing, stop=steps)
+        return window_seconds(
+            self.decode_lines(sequences), sequences=sequences, context_tokens=context_tokens, steps=steps
         )
 
-
-def _series(value: float, slope: float, *, start: int, stop: int) -> float:
-    """Σ value + slope · i for start <= i < stop."""
-    count = stop - start
-    return count * value + slope * (count * (start + stop - 1) / 2.0)
+    def decode_lines(self, sequences: int, /) -> tuple[DecodeLine, ...]:
+        """See TimeModel. Arithmetic and memory both grow with the context, so there is at most one bend."""
+        lines = self._lines.get(sequences)
+        if lines is None:
+            if sequences < 1:
+                raise SettingError(field="sequences", value=sequences, wanted="at least 1")
+            scale = (sequences + self._half) / (self._flops * sequences) / self.tensor_speedup
+            compute = self._flop_per_token * sequences + self._attention * 0.5 * sequences
+            memory = self._model.read_bytes(sequences) + self._kv_bytes * sequences
+            byte_seconds = 1.0 / (self._bandwidth * self.tensor_speedup)
+            lines = self._lines[sequences] = upper_envelope(
+                (compute * scale, self._attention * scale),
+                (memory * byte_seconds, self._kv_bytes * byte_seconds),
+                fixed_seconds=self._fixed,
+            )
+        return lines

@@ -9,7 +9,9 @@ time; the size of a KV block never does (case WB8).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+from disagg_engine.timemodel.lines import DecodeLine
 
 Bound = Literal["compute", "memory"]
 
@@ -67,7 +69,7 @@ class IterationCost:
 
 
 class TimeModel(Protocol):
-    """Seconds of an iteration. Implementations are immutable and deterministic."""
+    """Seconds of an iteration. Implementations are deterministic and never change what they answer."""
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """Cost of one iteration over all stages. An empty batch is a `SettingError`."""
@@ -76,6 +78,30 @@ class TimeModel(Protocol):
     def decode_window(self, sequences: int, context_tokens: int, steps: int, /) -> float | None:
         """Seconds of `steps` successive decode iterations of the same `sequences`, starting at `context_tokens` in all.
 
-        Closed form, equal to stepping within 1e-9 s; None where the model has none and the caller must step.
+        Closed form, equal to stepping within 1e-9 s. None with pipeline stages, where micro-batches overlap and the
+        caller must step.
+        """
+        ...
+
+    def decode_lines(self, sequences: int, /) -> tuple[DecodeLine, ...]:
+        """The latency of a decode iteration of `sequences` as pieces over their context in all (`timemodel.lines`).
+
+        At least one piece, in order, the last without end; the same object for the same argument. With pipeline stages
+        a stage is busy for 1/pp of it.
+        """
+        ...
+
+
+@runtime_checkable
+class CountedTimeModel(TimeModel, Protocol):
+    """A time model to which only sums matter, so that a caller in a hurry need not build a `BatchShape`."""
+
+    def counted_seconds(
+        self, prefill_tokens: int, prefill_pairs: float, prefill_cached: int, sequences: int, context_tokens: int, /
+    ) -> float:
+        """`iteration_seconds(batch).seconds` from five sums, unchecked.
+
+        Over the chunks (l new tokens after k): prefill_tokens Σ l, prefill_pairs Σ l·k + l²/2, prefill_cached Σ k.
+        Over the decodes: their number and the context of all.
         """
         ...
