@@ -24,7 +24,7 @@ class Lane(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """What happens to an instance: it is lost with its KV (KILL), or its iterations take `factor` times as long (SLOW)."""
+    """KILL: an instance is lost with its KV. SLOW: its iterations take `factor` times as long."""
 
     KILL = "kill"
     SLOW = "slow"
