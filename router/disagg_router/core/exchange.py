@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from disagg_contract.labels import Role
 from disagg_contract.metrics import Leg, Outcome
 from disagg_contract.openai import ApiError, error_event, invalid, model_not_found, unavailable
 from disagg_router.core.bodies import Inbound, answer_body, prefill_body, read_prefill, transfer_id
-from disagg_router.core.fleet import Charge, Fleet, Worker, WorkerKey
+from disagg_router.core.candidates import Charge
+from disagg_router.core.fleet import Fleet, Worker, WorkerKey
 from disagg_router.core.policies import Policy
 from disagg_router.core.prompt import PromptReader, PromptView
 
@@ -150,7 +150,7 @@ class Exchange:
         self._policy = policy
         self._reader = reader
         self._prompt: PromptView | None = None
-        self._charge: Charge | None = None
+        self._charge: Charge[Worker] | None = None
         self._on_abandoned = on_abandoned
         self._held: tuple[Worker, msgspec.Raw] | None = None
         self._revision = ""
@@ -324,11 +324,8 @@ class Exchange:
             prompt = self._reader.view(self.request, block_tokens=pool[0].info.block_tokens)
             self._prompt = prompt
         worker = self._policy.choose(pool, prompt)
-        if prefills:
-            self._policy.dispatched(worker, prompt)
-        self._charge = self._fleet.charge(
-            worker, tokens=prompt.tokens if worker.role is not Role.DECODE else 0, blocks=prompt.blocks
-        )
+        tokens = self._policy.dispatched(worker, prompt) if prefills else 0
+        self._charge = self._fleet.charge(worker, tokens=tokens, blocks=prompt.blocks)
         self.worker = worker
         self.time_scale = worker.info.time_scale
         self.leg = leg

@@ -3,9 +3,8 @@
 A :class:`Worker` is one process start, keyed by (uid, engine id). A restarted container keeps its uid but draws a new
 engine id: the fleet then forgets the old worker and takes in a new one. Eligibility (may it be chosen?) and load (what
 did this router send it that has not ended?) are separate facts: health rounds, drains and suspicion change the first
-and never touch the second. Load is changed by :class:`Charge` alone, which is taken at dispatch and released once, at
-any end; a release after the worker left lands on the object that the charge was taken from. So load returns to exactly
-0 and is never negative.
+and never touch the second. Load is changed by :class:`candidates.Charge` alone; a release after the worker left lands
+on the object that the charge was taken from.
 
 Workers of one model must agree on what block hashes mean (block size, tokenizer, template, hash scheme); one that does
 not is refused by name. Prefill and decode are paired only within one revision.
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 
 from disagg_contract.discovery import DiscoveredWorker, WorkerInfo
 from disagg_contract.labels import Role
+from disagg_router.core.candidates import Charge
 from disagg_router.errors import RegistrationRefusedError
 
 AGREEMENT: Final = ("block_tokens", "tokenizer_digest", "template_digest", "hash_digest")
@@ -65,40 +65,22 @@ class Worker:
         self.blocks = 0
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens in a block of its KV."""
+        return self.info.block_tokens
+
+    @property
+    def capacity_blocks(self) -> int:
+        """KV room in blocks; 0: unknown."""
+        return self.info.kv_capacity_tokens // self.info.block_tokens
+
+    @property
     def eligible(self) -> bool:
         """Ready and not draining by discovery and by its own word, and not suspected since."""
         return self.ready and not self.draining and not self.info.draining and not self.suspect
 
     def __repr__(self) -> str:
         return f"{self.role} worker {self.name} ({self.host}:{self.port}, engine {self.key.engine_id})"
-
-
-class Charge:
-    """Load of one leg on one worker: a request, its prompt tokens (prefill) or its KV blocks (decode)."""
-
-    __slots__ = ("_blocks", "_fleet", "_open", "_tokens", "worker")
-
-    def __init__(self, fleet: "Fleet", worker: Worker, *, tokens: int, blocks: int) -> None:
-        self.worker = worker
-        self._fleet = fleet
-        self._tokens = tokens
-        self._blocks = blocks
-        self._open = True
-        worker.requests += 1
-        worker.tokens += tokens
-        worker.blocks += blocks
-
-    def release(self) -> None:
-        """Give the load back; calling it again changes nothing."""
-        if not self._open:
-            return
-        self._open = False
-        worker = self.worker
-        worker.requests -= 1
-        worker.tokens -= self._tokens
-        worker.blocks -= self._blocks
-        if not worker.requests:
-            self._fleet.idle(worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +214,8 @@ class Fleet:
         self._changed()
         self.on_suspect(worker)
 
-    def charge(self, worker: Worker, *, tokens: int, blocks: int) -> Charge:
-        return Charge(self, worker, tokens=tokens, blocks=blocks)
+    def charge(self, worker: Worker, *, tokens: int, blocks: int) -> Charge[Worker]:
+        return Charge(worker, tokens=tokens, blocks=blocks, on_idle=self.idle)
 
     def idle(self, worker: Worker) -> None:
         """The last charge of ``worker`` was released."""

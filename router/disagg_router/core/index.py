@@ -10,10 +10,8 @@ or stops answering.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
-
-from disagg_router.core.fleet import WorkerKey
 
 MAX_BLOCKS: Final = 1 << 18
 """Most blocks remembered of one worker: 4 million tokens at 16 a block, some 40 MB."""
@@ -24,9 +22,9 @@ class PrefixIndex:
 
     def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
         self._max_blocks = max_blocks
-        self._held: dict[WorkerKey, OrderedDict[bytes, None]] = {}
+        self._held: dict[Hashable, OrderedDict[Hashable, None]] = {}
 
-    def overlap(self, key: WorkerKey, hashes: Sequence[bytes]) -> int:
+    def overlap(self, key: Hashable, hashes: Sequence[Hashable]) -> int:
         """Blocks at the start of ``hashes`` (a prefix chain) that the worker is believed to hold."""
         held = self._held.get(key)
         if not held or not hashes or hashes[0] not in held:
@@ -40,7 +38,7 @@ class PrefixIndex:
                 high = middle - 1
         return low
 
-    def record(self, key: WorkerKey, hashes: Sequence[bytes], *, capacity_blocks: int) -> None:
+    def record(self, key: Hashable, hashes: Sequence[Hashable], *, capacity_blocks: int) -> None:
         """The worker was sent a prompt with these blocks; ``capacity_blocks`` is its KV room (0: unknown)."""
         if not hashes:
             return
@@ -54,10 +52,10 @@ class PrefixIndex:
         while len(held) > limit:
             held.popitem(last=False)
 
-    def forget(self, key: WorkerKey) -> None:
+    def forget(self, key: Hashable) -> None:
         self._held.pop(key, None)
 
-    def blocks(self, key: WorkerKey) -> int:
+    def blocks(self, key: Hashable) -> int:
         """Blocks remembered of one worker."""
         return len(self._held.get(key, ()))
 

@@ -72,6 +72,17 @@ def test_rt5_health_rounds_keep_load(made):
     assert (worker.requests, worker.tokens, worker.blocks) == (0, 0, 0)
 
 
+def test_rt5_a_prompt_leaves_the_queue_with_its_first_token(made):
+    worker = made.worker()
+    charge = made.fleet.charge(worker, tokens=10, blocks=1)
+    charge.prefilled()
+    charge.prefilled()
+    assert (worker.requests, worker.tokens, worker.blocks) == (1, 0, 1)
+    charge.release()
+    charge.prefilled()
+    assert (worker.requests, worker.tokens, worker.blocks) == (0, 0, 0)
+
+
 def test_rt5_a_worker_that_comes_back_keeps_its_load(made):
     row, info = made.row(), made.info()
     worker = made.fleet.join(row, info)

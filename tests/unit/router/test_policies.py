@@ -14,8 +14,8 @@ from disagg_router.core.prompt import PromptView
 ROOT = root_digest(model="opt-13b")
 
 
-def policy(name: str, weight: float = 1.0):
-    return make_policy(RoutingPolicy(name), rng=random.Random(7), overlap_weight=weight)
+def policy(name: str, weight: float = 1.0, **options):
+    return make_policy(RoutingPolicy(name), rng=random.Random(7), overlap_weight=weight, **options)
 
 
 def prompt(tokens) -> PromptView:
@@ -72,6 +72,36 @@ def test_the_overlap_weight_goes_from_load_only_to_hits_only(made):
         chooser = policy("kv", weight)
         chooser.dispatched(warm, view)
         assert chooser.choose([warm, idle], view) is chosen, weight  # warm: 20 blocks busy; idle: 10 to prefill
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.WORKER])
+def test_in_seconds_weight_1_takes_the_worker_of_the_least_expected_ttft(made, role):
+    warm, idle = made.worker(role), made.worker(role)
+    view = prompt(range(160))
+    for queued, weight, chosen in (
+        (100, 1.0, warm),  # 100 queue and 1 is to prefill, against 160 to prefill
+        (170, 1.0, idle),
+        (100, 0.0, idle),
+        (170, 2.0, warm),
+        (100_000, 1e9, warm),
+    ):
+        chooser = policy("kv", weight, prefill_seconds=lambda tokens: 1e-4 * tokens)
+        assert chooser.dispatched(warm, view) == 160
+        assert chooser.dispatched(warm, view) == 1, "the last token is always computed"
+        waiting = made.fleet.charge(warm, tokens=queued, blocks=1000)
+        assert chooser.choose([warm, idle], view) is chosen, (queued, weight)
+        waiting.prefilled()
+        assert chooser.choose([warm, idle], view) is (warm if weight else idle), "what runs does not queue"
+        waiting.release()
+
+
+def test_a_policy_says_what_is_left_to_prefill(made):
+    worker = made.worker()
+    view = prompt(range(100))
+    assert [policy(name).dispatched(worker, view) for name in ("kv", "least-loaded", "round-robin")] == [100] * 3
+    chooser = policy("kv")
+    chooser.dispatched(worker, view)
+    assert chooser.dispatched(worker, prompt([*range(96), *range(500, 540)])) == 40
 
 
 def test_prefill_goes_to_the_shortest_queue_in_tokens(made):
