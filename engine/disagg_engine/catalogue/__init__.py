@@ -16,16 +16,29 @@ from typing import Any
 from disagg_engine.catalogue import load
 from disagg_engine.catalogue import parse as parsers
 from disagg_engine.catalogue.parse import Entry, normalise
-from disagg_engine.catalogue.types import BYTES_PER_PARAMETER, Experts, Gpu, Link, Model, RooflineConstants
+from disagg_engine.catalogue.types import (
+    BYTES_PER_PARAMETER,
+    Attention,
+    Experts,
+    FeedForward,
+    Gpu,
+    Link,
+    Model,
+    Precision,
+    RooflineConstants,
+)
 from disagg_engine.errors import CatalogueError, UnknownNameError
 
 __all__ = [
     "BYTES_PER_PARAMETER",
+    "Attention",
     "Catalogue",
     "Experts",
+    "FeedForward",
     "Gpu",
     "Link",
     "Model",
+    "Precision",
     "RooflineConstants",
     "default",
     "normalise",

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from disagg_engine.catalogue.types import Experts, Gpu, Link, Model, RooflineConstants
+from disagg_engine.catalogue.types import (
+    BYTES_PER_PARAMETER,
+    Attention,
+    Experts,
+    FeedForward,
+    Gpu,
+    Link,
+    Model,
+    RooflineConstants,
+)
 from disagg_engine.errors import CatalogueError
 
 
@@ -51,8 +60,24 @@ class Entry:
             raise CatalogueError(f"{self.where}.{field} is {value!r}; it must be {wanted}")
         return number
 
-    def whole(self, field: str) -> int:
-        number = self.number(field)
+    def optional(self, field: str) -> float | None:
+        if not self.has(field):
+            self._raw.pop(field, None)
+            return None
+        return self.number(field)
+
+    def truth(self, field: str, default: bool) -> bool:
+        value = self._raw.pop(field, default)
+        if not isinstance(value, bool):
+            raise CatalogueError(f"{self.where}.{field} is {value!r}; it must be true or false")
+        return value
+
+    def inner(self, field: str) -> Entry | None:
+        """A nested mapping, if there is one."""
+        return Entry(f"{self.where}.{field}", self.take(field)) if self.has(field) else None
+
+    def whole(self, field: str, *, default: int | None = None, positive: bool = True) -> int:
+        number = self.number(field, default=default, positive=positive)
         if number != int(number):
             raise CatalogueError(f"{self.where}.{field} is {number!r}; it must be a whole number")
         return int(number)
@@ -69,32 +94,75 @@ class Entry:
 
 
 def gpu(name: str, entry: Entry) -> Gpu:
+    nvlink_bandwidth = entry.number("nvlink_bandwidth", default=0.0, positive=False)
+    idle_share = entry.number("idle_share", default=0.0, positive=False)
+    if idle_share > 1:
+        raise CatalogueError(f"{entry.where}.idle_share is {idle_share!r}; it must be a share of watts, 0 to 1")
     return Gpu(
         name=name,
         title=entry.text("title", name),
         flops=entry.number("flops"),
+        flops_fp8=entry.optional("flops_fp8"),
+        flops_fp4=entry.optional("flops_fp4"),
         memory_bytes=entry.number("memory_bytes"),
         memory_bandwidth=entry.number("memory_bandwidth"),
-        nvlink_bandwidth=entry.number("nvlink_bandwidth", default=0.0, positive=False),
+        nvlink_bandwidth=nvlink_bandwidth,
+        nvlink_gpus=entry.whole("nvlink_gpus", default=8 if nvlink_bandwidth else 1),
         pcie_bandwidth=entry.number("pcie_bandwidth"),
+        network_bandwidth=entry.number("network_bandwidth", default=50e9),
         load_bandwidth=entry.number("load_bandwidth"),
+        watts=entry.optional("watts"),
+        idle_share=idle_share,
+        dollars_per_hour=entry.optional("dollars_per_hour"),
         source=entry.text("source", ""),
     )
 
 
+def _experts(inner: Entry) -> Experts:
+    experts = Experts(
+        routed=inner.whole("routed"),
+        taken=inner.whole("taken"),
+        layers=inner.whole("layers"),
+        parameters_each=inner.number("parameters_each"),
+    )
+    inner.done()
+    if experts.taken > experts.routed:
+        raise CatalogueError(f"{inner.where}.taken is {experts.taken}; it must be at most routed, {experts.routed}")
+    return experts
+
+
+def _attention(inner: Entry) -> Attention:
+    heads = inner.whole("heads")
+    attention = Attention(
+        heads=heads,
+        kv_heads=inner.whole("kv_heads", default=heads),
+        head_size=inner.whole("head_size"),
+        latent=inner.whole("latent", default=0, positive=False),
+        rotary=inner.whole("rotary", default=0, positive=False),
+    )
+    inner.done()
+    if attention.kv_heads > heads:
+        raise CatalogueError(f"{inner.where}.kv_heads is {attention.kv_heads}; it must be at most heads, {heads}")
+    return attention
+
+
+def _feed_forward(inner: Entry) -> FeedForward:
+    feed_forward = FeedForward(
+        intermediate=inner.whole("intermediate"),
+        vocabulary=inner.whole("vocabulary"),
+        gated=inner.truth("gated", True),
+    )
+    inner.done()
+    return feed_forward
+
+
 def model(name: str, entry: Entry) -> Model:
-    experts = None
-    if entry.has("experts"):
-        inner = Entry(f"{entry.where}.experts", entry.take("experts"))
-        experts = Experts(
-            routed=inner.whole("routed"),
-            taken=inner.whole("taken"),
-            layers=inner.whole("layers"),
-            parameters_each=inner.number("parameters_each"),
-        )
-        inner.done()
-        if experts.taken > experts.routed:
-            raise CatalogueError(f"{inner.where}.taken is {experts.taken}; it must be at most routed, {experts.routed}")
+    inner = entry.inner("experts")
+    experts = _experts(inner) if inner else None
+    inner = entry.inner("attention")
+    attention = _attention(inner) if inner else None
+    inner = entry.inner("feed_forward")
+    feed_forward = _feed_forward(inner) if inner else None
     parameters = entry.number("parameters")
     active = entry.number("active_parameters", default=parameters)
     if active > parameters:
@@ -103,17 +171,31 @@ def model(name: str, entry: Entry) -> Model:
         raise CatalogueError(
             f"{entry.where}.experts have {experts.parameters:g} parameters; the model has {parameters:g}"
         )
+    if experts is not None and experts.active_parameters > active:
+        raise CatalogueError(
+            f"{entry.where}.experts: a token passes through {experts.active_parameters:g} parameters of them; "
+            f"active_parameters is {active:g}"
+        )
+    layers = entry.whole("layers")
+    derived = attention.kv_numbers * layers * BYTES_PER_PARAMETER if attention else None
+    kv_bytes = entry.number("kv_bytes_per_token", default=derived)
+    if derived is not None and kv_bytes != derived:
+        raise CatalogueError(
+            f"{entry.where}.kv_bytes_per_token is {kv_bytes:g}; attention says {derived:g}: leave one of them out"
+        )
     return Model(
         name=name,
         title=entry.text("title", name),
         parameters=parameters,
         active_parameters=active,
-        layers=entry.whole("layers"),
+        layers=layers,
         hidden=entry.whole("hidden"),
-        kv_bytes_per_token=entry.number("kv_bytes_per_token"),
+        kv_bytes_per_token=kv_bytes,
         max_context_tokens=entry.whole("max_context_tokens"),
         source=entry.text("source", ""),
         experts=experts,
+        attention=attention,
+        feed_forward=feed_forward,
     )
 
 
