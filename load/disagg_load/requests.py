@@ -71,19 +71,35 @@ class WorkloadStatistics:
 
 def describe(requests: Sequence[TraceRequest]) -> WorkloadStatistics:
     """The statistics of a non-empty sequence of requests in arrival order."""
-    if not requests:
+    return statistics(
+        arrival_seconds=[request.arrival_seconds for request in requests],
+        input_tokens=[request.input_tokens for request in requests],
+        output_tokens=[request.output_tokens for request in requests],
+        hash_ids=[request.hash_ids for request in requests],
+    )
+
+
+def statistics(
+    *,
+    arrival_seconds: Sequence[float],
+    input_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    hash_ids: Sequence[Sequence[int]] | None,
+) -> WorkloadStatistics:
+    """The statistics of requests that are given as columns, in arrival order and at least one."""
+    if not arrival_seconds:
         raise ValueError("requests: nothing to describe, at least one request is needed")
-    span = requests[-1].arrival_seconds - requests[0].arrival_seconds
+    span = arrival_seconds[-1] - arrival_seconds[0]
     rate = cv = None
     if span > 0:
-        gaps = [b.arrival_seconds - a.arrival_seconds for a, b in pairwise(requests)]
+        gaps = [later - earlier for earlier, later in pairwise(arrival_seconds)]
         mean = span / len(gaps)
-        rate = len(requests) / span
+        rate = len(arrival_seconds) / span
         cv = sqrt(fsum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean
-    inputs = sorted(request.input_tokens for request in requests)
-    outputs = sorted(request.output_tokens for request in requests)
+    inputs = sorted(input_tokens)
+    outputs = sorted(output_tokens)
     return WorkloadStatistics(
-        requests=len(requests),
+        requests=len(arrival_seconds),
         span_seconds=span,
         requests_per_second=rate,
         interarrival_cv=cv,
@@ -93,7 +109,7 @@ def describe(requests: Sequence[TraceRequest]) -> WorkloadStatistics:
         output_tokens_mean=sum(outputs) / len(outputs),
         output_tokens_p50=percentile(outputs, 50),
         output_tokens_p99=percentile(outputs, 99),
-        infinite_cache_hit_rate=infinite_cache_hit_rate(requests),
+        infinite_cache_hit_rate=infinite_cache_hit_rate(hash_ids or ()),
     )
 
 
@@ -106,20 +122,21 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
     return float(ascending[below] + (ascending[below + 1] - ascending[below]) * (position - below))
 
 
-def infinite_cache_hit_rate(requests: Iterable[TraceRequest]) -> float | None:
+def infinite_cache_hit_rate(prompts: Iterable[Sequence[int]]) -> float | None:
     """The share of prompt blocks that a cache without limits would have held when their request arrived.
 
-    Only a prefix can be reused, so a request's hits end at its first unknown block. None without hash ids.
+    `prompts` are the hash ids of each request. Only a prefix can be reused, so a request's hits end at its first
+    unknown block. None without hash ids.
     """
     seen: set[int] = set()
     hits = blocks = 0
-    for request in requests:
-        for hits_here, block in enumerate(request.hash_ids):
+    for ids in prompts:
+        for hits_here, block in enumerate(ids):
             if block not in seen:
                 hits += hits_here
                 break
         else:
-            hits += len(request.hash_ids)
-        seen.update(request.hash_ids)
-        blocks += len(request.hash_ids)
+            hits += len(ids)
+        seen.update(ids)
+        blocks += len(ids)
     return hits / blocks if blocks else None

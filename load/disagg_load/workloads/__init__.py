@@ -1,11 +1,13 @@
 """Making workloads: arrival processes, length distributions, and the named loads that ship with the product.
 
-    arrivals   gaps between requests: Poisson, gamma (bursts), an empirical distribution, clock ticks
-    lengths    numbers of tokens: fixed, lognormal by mean, an empirical distribution
+    arrivals   gaps between requests: Poisson, gamma (bursts), an empirical distribution, a clock, clock ticks
+    lengths    numbers of tokens: fixed, lognormal by mean, an empirical distribution, by time of arrival
     prefixes   hash ids of prompts that share prefixes
-    builtin    `builtin:NAME?option=value` → a `Workload`
+    drawing    `draw(arrivals, inputs, outputs, requests=…, seed=…)` → `Columns`
+    builtin    `builtin:NAME?option=value` → the same, as columns or as a `Workload`
+    streams    the random numbers behind all of it, and `portable`, the functions that shape them
 
-Everything is drawn from a seed that is handed in, through `random.Random` seeded with text (which Python keeps stable
-between versions and processes): the same seed gives the same bytes. Arrivals, inputs, outputs and prefixes have
+Everything is drawn from a seed that is handed in, and the same seed gives the same bytes: in every process, on every
+processor, and with every version of Python and NumPy that is supported. Arrivals, inputs, outputs and prefixes have
 streams of their own, so that a change of the rate leaves the lengths as they were.
 """

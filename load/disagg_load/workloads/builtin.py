@@ -7,19 +7,19 @@ mean lengths are published and the shape is a choice: lognormal with sigma 0.4 u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice, takewhile
 from math import isfinite
-from random import Random
 from urllib.parse import parse_qsl
 
+from disagg_load.columns import Columns
 from disagg_load.errors import WorkloadError
-from disagg_load.requests import DEFAULT_BLOCK_TOKENS, TraceRequest, Workload
+from disagg_load.requests import Workload
 
 from . import measured
 from .arrivals import Arrivals, EmpiricalArrivals, GammaArrivals, PoissonArrivals, TickedArrivals
+from .drawing import draw
 from .lengths import EmpiricalLengths, FixedLengths, Lengths, LognormalLengths
 from .prefixes import PrefixChains
 from .quantiles import QuantileTable
@@ -185,28 +185,23 @@ def _lengths(shape: str | None, mean_tokens: float, table: QuantileTable | None)
     return LognormalLengths(mean_tokens, DEFAULT_SIGMA) if table is None else EmpiricalLengths(table)
 
 
-def generate(load: Load, *, seed: int) -> Iterator[TraceRequest]:
-    """The requests of `load`, one after another; the same seed gives the same requests."""
-
-    def stream(name: str) -> Random:
-        return Random(f"disagg/load/{seed}/{name}")
-
-    inputs, outputs = stream("inputs"), stream("outputs")
-    chains = PrefixChains(stream("prefixes"), continued=0.5, shared_share=measured.MOONCAKE_SHARED_SHARE)
-    times = load.arrivals.times(stream("arrivals"))
-    if load.requests is None:
-        times = takewhile(lambda time: time < load.seconds, times)
-    for time in islice(times, load.requests):
-        input_tokens = load.input_lengths.draw(inputs)
-        yield TraceRequest(
-            arrival_seconds=round(time, 6),
-            input_tokens=input_tokens,
-            output_tokens=load.output_lengths.draw(outputs),
-            hash_ids=chains.hash_ids(-(-input_tokens // DEFAULT_BLOCK_TOKENS)) if load.conversations else (),
-        )
+def builtin_columns(spec: str, *, seed: int, limit: int | None = None) -> Columns:
+    """The requests of `builtin:NAME?...` as columns, at most `limit` of them. Raises `WorkloadError`."""
+    load = parse_load(spec)
+    bounds = [bound for bound in (load.requests, limit) if bound is not None]
+    chains = PrefixChains(continued=0.5, shared_share=measured.MOONCAKE_SHARED_SHARE).chains
+    return draw(
+        load.arrivals,
+        load.input_lengths,
+        load.output_lengths,
+        seed=seed,
+        requests=min(bounds, default=None),
+        seconds=load.seconds if load.requests is None else None,
+        name=load.name,
+        chains=chains if load.conversations else None,
+    )
 
 
 def builtin_workload(spec: str, *, seed: int, limit: int | None = None) -> Workload:
-    """The workload of `builtin:NAME?...`, at most `limit` requests of it. Raises `WorkloadError`."""
-    load = parse_load(spec)
-    return Workload(name=load.name, requests=tuple(islice(generate(load, seed=seed), limit)))
+    """The same requests as objects."""
+    return builtin_columns(spec, seed=seed, limit=limit).workload()

@@ -7,35 +7,50 @@ earlier one: it takes over a share of that one's blocks and appends new ones; ot
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from .arrivals import block_sizes
 from .quantiles import QuantileTable
+from .streams import Stream, Streams
 
 
-@dataclass
+@dataclass(frozen=True)
 class PrefixChains:
-    """Makes the hash ids of one request after another; holds the `remembered` newest chains to go on from."""
+    """What hash ids look like; a request can go on from the `remembered` newest ones."""
 
-    rng: Random
     continued: float
     shared_share: QuantileTable
     remembered: int = 256
-    _chains: deque[tuple[int, ...]] = field(init=False)
-    _next_id: int = field(default=1, init=False)
 
-    def __post_init__(self) -> None:
-        self._chains = deque(maxlen=self.remembered)
+    def chains(self, streams: Streams) -> _Chains:
+        """Makes the hash ids of one request after another."""
+        return _Chains(self, streams.stream("prefixes"))
 
-    def hash_ids(self, blocks: int) -> tuple[int, ...]:
+
+class _Chains:
+    def __init__(self, shape: PrefixChains, stream: Stream) -> None:
+        self._shape = shape
+        self._drawn = self._draws(stream)
+        self._newest: deque[tuple[int, ...]] = deque(maxlen=shape.remembered)
+        self._next_id = 1
+
+    def _draws(self, stream: Stream) -> Iterator[tuple[float, float, float]]:
+        for size in block_sizes():
+            rows = stream.uniforms(3 * size).reshape(size, 3)
+            shares = self._shape.shared_share.at(100 * rows[:, 1])
+            yield from zip(rows[:, 0].tolist(), shares.tolist(), rows[:, 2].tolist(), strict=True)
+
+    def __call__(self, blocks: int) -> tuple[int, ...]:
         """The ids of a prompt of `blocks` blocks, at least 1."""
+        chance, share, which = next(self._drawn)
         prefix: tuple[int, ...] = (0,)
-        if self.rng.random() < self.continued and self._chains:
-            wanted = round(blocks * self.shared_share.at(100 * self.rng.random()))
-            long_enough = [chain for chain in self._chains if len(chain) >= wanted] or [max(self._chains, key=len)]
-            prefix = self.rng.choice(long_enough)[: max(wanted, 1)]
-        new = range(self._next_id, self._next_id + blocks - len(prefix))
-        self._next_id += len(new)
-        chain = (*prefix, *new)
-        self._chains.append(chain)
+        if chance < self._shape.continued and self._newest:
+            wanted = round(blocks * share)
+            long_enough = [chain for chain in self._newest if len(chain) >= wanted] or [max(self._newest, key=len)]
+            prefix = long_enough[int(which * len(long_enough))][: max(wanted, 1)]
+        first = self._next_id
+        self._next_id += blocks - len(prefix)
+        chain = (*prefix, *range(first, self._next_id))
+        self._newest.append(chain)
         return chain

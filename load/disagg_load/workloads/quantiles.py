@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from .portable import Floats
 
 
 @dataclass(frozen=True)
@@ -16,26 +19,28 @@ class QuantileTable:
     """
 
     points: tuple[tuple[float, float], ...]
-    _percents: tuple[float, ...] = field(init=False, repr=False)
+    _percents: Floats = field(init=False, repr=False, compare=False)
+    _values: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        percents = tuple(percent for percent, _ in self.points)
+        percents = [percent for percent, _ in self.points]
         values = [value for _, value in self.points]
-        if percents[:1] != (0,) or percents[-1:] != (100,) or len(percents) < 2:
+        if percents[:1] != [0] or percents[-1:] != [100] or len(percents) < 2:
             raise ValueError(f"points run over {percents}, they must run from 0 to 100 percent")
-        if list(percents) != sorted(set(percents)) or values != sorted(values):
+        if percents != sorted(set(percents)) or values != sorted(values):
             raise ValueError("points must ascend in percent and in value")
-        object.__setattr__(self, "_percents", percents)
+        object.__setattr__(self, "_percents", np.array(percents, dtype=np.float64))
+        object.__setattr__(self, "_values", np.array(values, dtype=np.float64))
 
-    def at(self, percent: float) -> float:
-        """The value below which `percent` (0 to 100) of all draws lie."""
-        above = min(max(bisect_right(self._percents, percent), 1), len(self.points) - 1)
-        (low, value), (high, next_value) = self.points[above - 1], self.points[above]
-        return value + (next_value - value) * (percent - low) / (high - low)
+    def at(self, percents: Floats) -> Floats:
+        """The values below which these percentages (0 to 100) of all draws lie."""
+        above = np.clip(np.searchsorted(self._percents, percents, side="right"), 1, len(self._percents) - 1)
+        low, value = self._percents[above - 1], self._values[above - 1]
+        result: Floats = value + (self._values[above] - value) * (percents - low) / (self._percents[above] - low)
+        return result
 
     def mean(self) -> float:
         """The mean of the distribution."""
-        pairs: Sequence[tuple[tuple[float, float], tuple[float, float]]] = list(
-            zip(self.points, self.points[1:], strict=False)
+        return sum(
+            (high - low) / 100 * (value + next_value) / 2 for (low, value), (high, next_value) in pairwise(self.points)
         )
-        return sum((high - low) / 100 * (value + next_value) / 2 for (low, value), (high, next_value) in pairs)

@@ -2,30 +2,39 @@
 
 import subprocess
 import sys
-from itertools import islice, pairwise
 from math import sqrt
-from random import Random
 
+import numpy as np
 import pytest
 
+from disagg_load.columns import Columns
 from disagg_load.errors import WorkloadError
 from disagg_load.requests import WorkloadStatistics, describe
 from disagg_load.traces.own import write
-from disagg_load.workloads.arrivals import Arrivals, EmpiricalArrivals, GammaArrivals, PoissonArrivals, TickedArrivals
-from disagg_load.workloads.builtin import RECIPES, builtin_workload, parse_load
+from disagg_load.workloads.arrivals import (
+    Arrivals,
+    ClockArrivals,
+    EmpiricalArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    TickedArrivals,
+)
+from disagg_load.workloads.builtin import RECIPES, builtin_columns, builtin_workload, parse_load
+from disagg_load.workloads.drawing import draw
 from disagg_load.workloads.lengths import EmpiricalLengths, FixedLengths, LognormalLengths
 from disagg_load.workloads.quantiles import QuantileTable
+from disagg_load.workloads.streams import Stream
 
 TABLE = QuantileTable(((0, 10), (50, 20), (100, 100)))
 
 
 def statistics(spec: str) -> WorkloadStatistics:
     """Over many requests, so that the figures of the distribution and not of the sample are seen."""
-    return describe(builtin_workload(spec, seed=7).requests)
+    return builtin_columns(spec, seed=7).statistics()
 
 
 def test_quantile_table() -> None:
-    assert [TABLE.at(percent) for percent in (0, 25, 50, 75, 100)] == [10, 15, 20, 60, 100]
+    assert TABLE.at(np.array([0.0, 25, 50, 75, 100])).tolist() == [10, 15, 20, 60, 100]
     assert TABLE.mean() == pytest.approx(0.5 * 15 + 0.5 * 60)
 
 
@@ -38,6 +47,7 @@ def test_a_quantile_table_must_be_one(points: tuple[tuple[float, float], ...]) -
 @pytest.mark.parametrize(
     ("process", "cv"),
     [
+        (ClockArrivals(4.0), 0.0),
         (PoissonArrivals(4.0), 1.0),
         (GammaArrivals(4.0, 0.5), 0.5),
         (GammaArrivals(4.0, 3.0), 3.0),
@@ -46,24 +56,24 @@ def test_a_quantile_table_must_be_one(points: tuple[tuple[float, float], ...]) -
     ],
 )
 def test_arrivals_have_their_rate_and_burstiness(process: Arrivals, cv: float) -> None:
-    times = list(islice(process.times(Random(3)), 60_000))
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    mean = sum(gaps) / len(gaps)
+    times = draw(process, FixedLengths(1), FixedLengths(1), requests=60_000, seed=3).arrival_seconds
+    gaps = np.diff(np.array(times))
     assert times[0] == 0
-    assert min(gaps) >= 0
-    assert 1 / mean == pytest.approx(process.rate, rel=0.03)
-    assert sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean == pytest.approx(cv, rel=0.03)
+    assert gaps.min() >= 0
+    assert 1 / gaps.mean() == pytest.approx(process.rate, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03, abs=1e-9)
 
 
 def test_lengths() -> None:
-    rng = Random(1)
-    assert {FixedLengths(755).draw(rng) for _ in range(9)} == {755}
-    drawn = sorted(LognormalLengths(755, 0.4).draw(rng) for _ in range(50_000))
-    assert sum(drawn) / len(drawn) == pytest.approx(755, rel=0.01)
-    assert drawn[len(drawn) // 2] == pytest.approx(755 * 2.718281828 ** (-0.08), rel=0.01)
-    assert min(LognormalLengths(1, 3).draw(rng) for _ in range(1000)) == 1
-    measured = [EmpiricalLengths(TABLE).draw(rng) for _ in range(50_000)]
-    assert sum(measured) / len(measured) == pytest.approx(TABLE.mean(), rel=0.01)
+    uniforms = Stream("lengths").uniforms(50_000)
+    nowhen = np.zeros(50_000)
+    assert set(FixedLengths(755).tokens(uniforms, nowhen)) == {755}
+    drawn = LognormalLengths(755, 0.4).tokens(uniforms, nowhen)
+    assert drawn.mean() == pytest.approx(755, rel=0.01)
+    assert np.median(drawn) == pytest.approx(755 * 2.718281828 ** (-0.08), rel=0.01)
+    assert LognormalLengths(1, 3).tokens(uniforms, nowhen).min() == 1
+    assert LognormalLengths(2, 1, least_tokens=2).tokens(uniforms, nowhen).min() == 2
+    assert EmpiricalLengths(TABLE).tokens(uniforms, nowhen).mean() == pytest.approx(TABLE.mean(), rel=0.01)
 
 
 def test_the_conversation_trace_has_its_published_statistics() -> None:
@@ -79,7 +89,7 @@ def test_the_conversation_trace_has_its_published_statistics() -> None:
 
 
 def test_the_code_trace_has_its_published_statistics() -> None:
-    found = statistics("azure-code?requests=100000")
+    found = statistics("azure-code?requests=400000")
     assert found.requests_per_second == pytest.approx(2.6, rel=0.1)
     assert found.interarrival_cv == pytest.approx(13, rel=0.1)
     assert found.input_tokens_mean == pytest.approx(2048, rel=0.02)
@@ -130,6 +140,19 @@ def test_sm6_the_same_seed_gives_the_same_bytes_in_every_process(name: str) -> N
     }
     assert len(digests) == 1
     assert "".join(write(builtin_workload(name, seed=5))) != "".join(write(builtin_workload(name, seed=6)))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_columns_and_objects_are_the_same_requests(name: str) -> None:
+    columns = builtin_columns(name, seed=4)
+    workload = builtin_workload(name, seed=4)
+    assert columns.workload() == workload
+    again = Columns.of(workload)
+    assert again.arrival_seconds == columns.arrival_seconds
+    assert again.input_tokens == columns.input_tokens
+    assert again.output_tokens == columns.output_tokens
+    assert again.hash_ids == columns.hash_ids
+    assert columns.statistics() == describe(workload.requests)
 
 
 def test_the_rate_changes_no_lengths() -> None:
