@@ -9,34 +9,42 @@ overhead comes once an iteration. With pipeline stages a request's latency stays
     memory  = (weights + Σ k · kv + n · kv) / (bandwidth · 0.8)
     seconds = max(compute, memory) / (tp / (1 + 0.15 (tp − 1))) + 1 ms
 
-with n new tokens in all, and l new tokens after k cached ones for each chunk (a decode is l = 1).
+with n new tokens in all, and l new tokens after k cached ones for each chunk (a decode is l = 1). Of a model with
+experts a token passes through the active parameters, and an iteration reads the distinct experts expected to be hit.
+
+FP8 weights halve the traffic and use the GPU's FP8 peak where it has one; attention computes in FP16 all the same.
 """
 
 from __future__ import annotations
 
+from disagg_engine.catalogue import Precision
 from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
-from disagg_engine.timemodel.lines import DecodeLine, upper_envelope, window_seconds
+from disagg_engine.timemodel.lines import DecodeLine, upper_envelope
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
+from disagg_engine.timemodel.windows import Windowed, check, chunk_pairs
 
 
-class Roofline:
-    """Roofline time of an instance."""
+class Roofline(Windowed):
+    """Roofline time of an instance without data or expert parallelism (`SpreadRoofline` has those)."""
 
     def __init__(self, instance: Instance) -> None:
-        self.instance = instance
+        super().__init__(instance)
+        if instance.data_parallel > 1 or instance.expert_parallel > 1:
+            raise SettingError(field="instance", value=instance.layout(), wanted="without data or expert parallelism")
         model, gpu, constants = instance.model, instance.gpu, instance.constants
+        peak = gpu.peak_flops(instance.weight_precision)
         self._flop_per_token = 2.0 * model.active_parameters
         self._attention = 4.0 * model.hidden * model.layers
-        self._flops = gpu.flops * constants.compute_efficiency
+        self._wide = peak / gpu.flops  # what an FP16 operation costs in operations at the peak
+        self._flops = peak * constants.compute_efficiency
         self._half = constants.half_efficiency_tokens
-        self._kv_bytes = model.kv_bytes_per_token
+        self._kv_bytes = instance.kept_bytes_per_token
         self._bandwidth = gpu.memory_bandwidth * constants.memory_efficiency
         self._fixed = constants.fixed_seconds
         self._model = model
-        self._lines: dict[int, tuple[DecodeLine, ...]] = {}
-        tensor = instance.tensor
-        self.tensor_speedup = tensor / (1.0 + constants.tensor_penalty * (tensor - 1))
+        self._narrow = instance.weight_precision.bytes / Precision.FP16.bytes
+        self.tensor_speedup = tensor_speedup(instance, instance.tensor)
 
     def efficiency(self, new_tokens: int) -> float:
         """Share of peak FLOP/s that an iteration of that many new tokens reaches."""
@@ -44,22 +52,17 @@ class Roofline:
 
     def flop(self, batch: BatchShape) -> float:
         """Floating-point operations of an iteration."""
-        pairs = batch.decode_context_tokens + 0.5 * batch.decode_sequences
-        for chunk in batch.chunks:
-            pairs += chunk.new_tokens * (chunk.cached_tokens + 0.5 * chunk.new_tokens)
-        return self._flop_per_token * batch.new_tokens + self._attention * pairs
+        return self._flop_per_token * batch.new_tokens + self._attention * _pairs(batch)
 
     def traffic_bytes(self, batch: BatchShape) -> float:
         """Bytes an iteration reads and writes."""
-        new = batch.new_tokens
-        return self._model.read_bytes(new) + self._kv_bytes * (batch.reread_tokens + new)
+        return self._traffic(batch.new_tokens, batch.reread_tokens)
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """See TimeModel. Raises SettingError for an empty batch or negative counts."""
+        check(batch)
         new = batch.new_tokens
-        if new < 1 or batch.decode_context_tokens < 0:
-            raise SettingError(field="batch", value=batch, wanted="at least one new token and no negative counts")
-        compute = self.flop(batch) * (new + self._half) / (self._flops * new) / self.tensor_speedup
+        compute = self._compute(new, _pairs(batch)) / self.tensor_speedup
         memory = self.traffic_bytes(batch) / self._bandwidth / self.tensor_speedup
         seconds = max(compute, memory) + self._fixed
         return IterationCost(
@@ -75,34 +78,32 @@ class Roofline:
     ) -> float:
         """See CountedTimeModel."""
         new = prefill_tokens + sequences
-        flop = self._flop_per_token * new + self._attention * (prefill_pairs + context_tokens + 0.5 * sequences)
-        compute = flop * (new + self._half) / (self._flops * new)
-        memory = (self._model.read_bytes(new) + self._kv_bytes * (prefill_cached + context_tokens + new)) / (
-            self._bandwidth
-        )
+        compute = self._compute(new, prefill_pairs + context_tokens + 0.5 * sequences)
+        memory = self._traffic(new, prefill_cached + context_tokens) / self._bandwidth
         return max(compute, memory) / self.tensor_speedup + self._fixed
 
-    def decode_window(self, sequences: int, context_tokens: int, steps: int, /) -> float | None:
-        """See TimeModel."""
-        if self.instance.pipeline > 1:
-            return None
-        return window_seconds(
-            self.decode_lines(sequences), sequences=sequences, context_tokens=context_tokens, steps=steps
+    def _compute(self, new: int, pairs: float) -> float:
+        flop = self._flop_per_token * new + self._attention * self._wide * pairs
+        return flop * (new + self._half) / (self._flops * new)
+
+    def _traffic(self, new: int, reread: int) -> float:
+        return self._model.read_bytes(new) * self._narrow + self._kv_bytes * (reread + new)
+
+    def _lines(self, sequences: int) -> tuple[DecodeLine, ...]:
+        """Arithmetic and memory both grow with the context, so there is at most one bend."""
+        scale = (sequences + self._half) / (self._flops * sequences) / self.tensor_speedup
+        byte_seconds = 1.0 / (self._bandwidth * self.tensor_speedup)
+        return upper_envelope(
+            (self._compute(sequences, 0.5 * sequences) / self.tensor_speedup, self._attention * self._wide * scale),
+            (self._traffic(sequences, 0) * byte_seconds, self._kv_bytes * byte_seconds),
+            fixed_seconds=self._fixed,
         )
 
-    def decode_lines(self, sequences: int, /) -> tuple[DecodeLine, ...]:
-        """See TimeModel. Arithmetic and memory both grow with the context, so there is at most one bend."""
-        lines = self._lines.get(sequences)
-        if lines is None:
-            if sequences < 1:
-                raise SettingError(field="sequences", value=sequences, wanted="at least 1")
-            scale = (sequences + self._half) / (self._flops * sequences) / self.tensor_speedup
-            compute = self._flop_per_token * sequences + self._attention * 0.5 * sequences
-            memory = self._model.read_bytes(sequences) + self._kv_bytes * sequences
-            byte_seconds = 1.0 / (self._bandwidth * self.tensor_speedup)
-            lines = self._lines[sequences] = upper_envelope(
-                (compute * scale, self._attention * scale),
-                (memory * byte_seconds, self._kv_bytes * byte_seconds),
-                fixed_seconds=self._fixed,
-            )
-        return lines
+
+def tensor_speedup(instance: Instance, gpus: int) -> float:
+    """What dividing the work among that many GPUs gains: tp / (1 + penalty · (tp − 1))."""
+    return gpus / (1.0 + instance.constants.tensor_penalty * (gpus - 1))
+
+
+def _pairs(batch: BatchShape) -> float:
+    return chunk_pairs(batch) + batch.decode_context_tokens + 0.5 * batch.decode_sequences

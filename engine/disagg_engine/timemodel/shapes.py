@@ -58,7 +58,9 @@ class IterationCost:
     `seconds` is the latency through all pipeline stages, the fixed overhead included; `compute_seconds` and
     `memory_seconds` are the two terms of the roofline after the tensor-parallel speed-up; `stage_seconds` is how long
     one pipeline stage is busy, so that the instance can take its next batch after it (equal to `seconds` without
-    pipeline stages).
+    pipeline stages). `communication_seconds` is what exchanging tokens between data-parallel ranks adds to the slower
+    of the two terms. A model that measures instead of explaining puts the time of prompts under compute and that of
+    decodes under memory.
     """
 
     seconds: float
@@ -66,6 +68,7 @@ class IterationCost:
     memory_seconds: float
     stage_seconds: float
     bound: Bound
+    communication_seconds: float = 0.0
 
 
 class TimeModel(Protocol):
