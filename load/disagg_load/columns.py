@@ -1,8 +1,9 @@
 """Requests as columns: the form of a workload that a simulation of millions of requests can afford.
 
 A `Workload` is a tuple of objects and suits traces and replays; `Columns` holds the same facts in flat arrays, 16 bytes
-a request. `disagg_load.workloads.drawing.draw` draws them from distributions, `builtin_columns` from the name of a load,
-and `at_rate`, `between` and `first` make other loads of the same requests. Arrival times ascend from 0 (equal ones keep their order), lengths are at least 1.
+a request. `disagg_load.workloads.drawing.draw` draws them from distributions, `builtin_columns` from the name of a
+load, `disagg_load.traces.columns` reads them from traces. `at_rate`, `between` and `first` make other loads of the same
+requests. Arrival times ascend from 0 (equal ones keep their order), lengths are at least 1.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from math import fsum, sqrt
 
+BUILTIN_PREFIX = "builtin:"
+"""What the name of a load begins with that is drawn and not read from a file."""
+
 DEFAULT_BLOCK_TOKENS = 512
 """Tokens that one hash id stands for, where a trace does not say (Mooncake's traces: 512)."""
 

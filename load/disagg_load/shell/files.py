@@ -1,15 +1,22 @@
-"""Opening traces and writing reports."""
+"""Opening traces and writing reports.
+
+NumPy is imported where something is drawn or reported, so that reading a trace does not wait for it.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from disagg_load.columns import Columns
 from disagg_load.errors import LoadError, TraceError
-from disagg_load.report import Report
-from disagg_load.requests import Workload
-from disagg_load.traces.reader import TimeUnit, TraceFormat, read_trace
-from disagg_load.workloads.builtin import PREFIX, builtin_workload
+from disagg_load.requests import BUILTIN_PREFIX, Workload
+from disagg_load.traces.columns import read_columns, read_workload
+from disagg_load.traces.reader import TimeUnit, TraceFormat
+
+if TYPE_CHECKING:
+    from disagg_load.report import Report
 
 
 def load_workload(
@@ -21,14 +28,32 @@ def load_workload(
     unit: TimeUnit | None = None,
 ) -> Workload:
     """The workload of a trace file, or of `builtin:NAME?...`. Raises `LoadError`."""
-    if trace.startswith(PREFIX):
+    if trace.startswith(BUILTIN_PREFIX):
+        from disagg_load.workloads.builtin import builtin_workload
+
         return builtin_workload(trace, seed=seed, limit=limit)
+    return read_workload(_read(trace), source=trace, form=form, unit=unit, limit=limit)
+
+
+def load_columns(
+    trace: str,
+    *,
+    seed: int,
+    limit: int | None = None,
+    form: TraceFormat | None = None,
+    unit: TimeUnit | None = None,
+) -> Columns:
+    """The same requests as columns, without literal prompts. Raises `LoadError`."""
+    if trace.startswith(BUILTIN_PREFIX):
+        from disagg_load.workloads.builtin import builtin_columns
+
+        return builtin_columns(trace, seed=seed, limit=limit)
+    return read_columns(_read(trace), source=trace, form=form, unit=unit, limit=limit)
+
+
+def _read(trace: str) -> bytes:
     try:
-        with Path(trace).open(encoding="utf-8", newline=None) as lines:
-            return read_trace(lines, source=trace, form=form, unit=unit, limit=limit)
-    except UnicodeDecodeError as error:
-        problem = f"not a text file ({error.reason} at byte {error.start})"
-        raise TraceError(source=trace, line=None, problem=problem) from None
+        return Path(trace).read_bytes()
     except OSError as error:
         raise TraceError(source=trace, line=None, problem=(error.strerror or str(error)).lower()) from None
 

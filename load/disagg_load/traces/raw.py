@@ -17,6 +17,9 @@ from disagg_load.requests import DEFAULT_BLOCK_TOKENS
 Fail = Callable[[str], NoReturn]
 """Raises the `TraceError` of the line at hand with the problem it is given."""
 
+LONGEST_TOKENS = 2**31 - 1
+"""More tokens than any request has; what is above is a mistake, and would not fit into `disagg_load.columns`."""
+
 FailAt = Callable[[int], Fail]
 """Gives the `Fail` of a line number."""
 
@@ -72,6 +75,8 @@ def parse_tokens(value: object, *, field: str, fail: Fail) -> int:
         fail(f"{field} is {_short(value)}, a whole number of tokens is needed")
     if value < 1:
         fail(f"{field} is {value}, at least 1 token is needed")
+    if value > LONGEST_TOKENS:
+        fail(f"{field} is {_short(value)}, at most {LONGEST_TOKENS} tokens make sense")
     return value
 
 

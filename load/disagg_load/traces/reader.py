@@ -38,7 +38,7 @@ class TimeUnit(StrEnum):
     MILLISECONDS = "milliseconds"
 
 
-_EPOCH_SECONDS = 10**8
+EPOCH_SECONDS = 10**8
 """Times above this many seconds (three years) can only count from a calendar's epoch."""
 _FAR_FUTURE_SECONDS = 10**11
 """Times above this many seconds (the year 5138) can only be in a smaller unit than seconds."""
@@ -120,11 +120,11 @@ def _detect(first: tuple[int, str], fail_at: FailAt) -> TraceFormat:
 
 
 def _check_clock(rows: list[RawRequest], fail_at: FailAt) -> None:
-    epoch = abs(rows[0].time) >= _EPOCH_SECONDS
+    epoch = abs(rows[0].time) >= EPOCH_SECONDS
     for row in rows:
         if abs(row.time) >= _FAR_FUTURE_SECONDS:
             fail_at(row.line)(f"the arrival time {row.time} can't be in seconds; declare the unit (milliseconds)")
-        if (abs(row.time) >= _EPOCH_SECONDS) != epoch:
+        if (abs(row.time) >= EPOCH_SECONDS) != epoch:
             kinds = ("counts from 1970", "is relative")
             here, before = kinds if not epoch else reversed(kinds)
             fail_at(row.line)(f"the arrival time {row.time} {here} and line {rows[0].line} {before}; use one origin")

@@ -14,8 +14,8 @@ from math import isfinite
 from urllib.parse import parse_qsl
 
 from disagg_load.columns import Columns
-from disagg_load.errors import WorkloadError
-from disagg_load.requests import Workload
+from disagg_load.errors import BUILTIN_PREFIX, WorkloadError
+from disagg_load.requests import BUILTIN_PREFIX, Workload
 
 from . import measured
 from .arrivals import Arrivals, EmpiricalArrivals, GammaArrivals, PoissonArrivals, TickedArrivals
@@ -24,7 +24,6 @@ from .lengths import EmpiricalLengths, FixedLengths, Lengths, LognormalLengths
 from .prefixes import PrefixChains
 from .quantiles import QuantileTable
 
-PREFIX = "builtin:"
 DEFAULT_SECONDS = 60.0
 DEFAULT_SIGMA = 0.4
 
@@ -122,7 +121,7 @@ def parse_load(spec: str) -> Load:
 
     Raises `WorkloadError` that lists the known names, options or values.
     """
-    name, _, query = spec.removeprefix(PREFIX).partition("?")
+    name, _, query = spec.removeprefix(BUILTIN_PREFIX).partition("?")
     recipe = RECIPES.get(name)
     if recipe is None:
         near = get_close_matches(name, RECIPES, n=1)
@@ -151,7 +150,7 @@ def parse_load(spec: str) -> Load:
         raise WorkloadError(f"requests is {options['requests']}, a whole number is needed")
     cv = _number(options, "cv", 0)
     return Load(
-        name=PREFIX + spec.removeprefix(PREFIX),
+        name=BUILTIN_PREFIX + spec.removeprefix(BUILTIN_PREFIX),
         arrivals=GammaArrivals(recipe.rate, cv) if cv else recipe.arrivals(recipe.rate),
         input_lengths=_lengths(options.get("lengths"), recipe.input_tokens, recipe.input_table),
         output_lengths=_lengths(options.get("lengths"), recipe.output_tokens, recipe.output_table),

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from disagg_contract.metrics import LAG_BUCKETS
 from disagg_engine.batching import Completed, Counts, Iteration
-from disagg_engine.timemodel.shapes import BatchShape, IterationCost
 from disagg_load.lag import FEWEST_ITERATIONS, VOID_SHARE, LoopLag, is_void, show_lag, worst_loop
 from disagg_workers.telemetry import Snapshot, Telemetry
 
-COST = IterationCost(seconds=1.0, compute_seconds=1.0, memory_seconds=1.0, stage_seconds=1.0, bound="memory")
 IDLE = Counts(**dict.fromkeys(Counts.__dataclass_fields__, 0))
 
 
@@ -26,15 +24,7 @@ def exposed(lags: list[float], *, step: float, time_scale: float = 1.0) -> str:
     """Metrics of a worker whose iterations of ``step`` engine seconds lagged by these engine seconds."""
     telemetry = Telemetry(model="m", kv_capacity_tokens=1, time_scale=time_scale)
     for number, lag in enumerate(lags):
-        iteration = Iteration(
-            number=number,
-            start_seconds=0,
-            end_seconds=step,
-            free_seconds=step,
-            shape=BatchShape(),
-            cost=COST,
-            works=(),
-        )
+        iteration = Iteration(number=number, start_seconds=0, end_seconds=step, free_seconds=step)
         telemetry.completed(Completed(iteration=iteration, works=(), emissions=()), lag_seconds=lag, prompt_tokens=0)
     return telemetry.expose(
         Snapshot(
