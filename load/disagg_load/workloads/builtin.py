@@ -14,7 +14,7 @@ from math import isfinite
 from urllib.parse import parse_qsl
 
 from disagg_load.columns import Columns
-from disagg_load.errors import BUILTIN_PREFIX, WorkloadError
+from disagg_load.errors import WorkloadError
 from disagg_load.requests import BUILTIN_PREFIX, Workload
 
 from . import measured
