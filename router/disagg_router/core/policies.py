@@ -16,7 +16,7 @@ at random: a fixed order would send every quiet moment's request to the same wor
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from disagg_contract.config import RoutingPolicy
 from disagg_contract.labels import Role
@@ -25,6 +25,10 @@ from disagg_router.core.index import PrefixIndex
 
 PrefillSeconds = Callable[[int], float]
 """Expected seconds to prefill that many tokens in one go; 0 for none."""
+
+
+Price = tuple[float, int]
+"""Cost of a worker, and what settles equal costs first: its requests."""
 
 
 class Policy(Protocol):
@@ -76,7 +80,7 @@ class LeastLoaded:
         self._rng = rng
 
     def choose(self, pool: Sequence[CandidateT], prompt: Prompt) -> CandidateT:
-        return cheapest(pool, queue if pool[0].role is Role.PREFILL else activity, self._rng)
+        return cheapest(pool, queues(pool) if pool[0].role is Role.PREFILL else activities(pool), self._rng)
 
     def dispatched(self, worker: Candidate, prompt: Prompt) -> int:
         return prompt.tokens
@@ -104,63 +108,57 @@ class KvAware:
         self._seconds = prefill_seconds
 
     def choose(self, pool: Sequence[CandidateT], prompt: Prompt) -> CandidateT:
+        if len(pool) == 1:
+            return pool[0]
         if pool[0].role is Role.DECODE:
-            return cheapest(pool, activity, self._rng)
-        if self._seconds is not None:
-            return self._soonest(pool, prompt, self._seconds)
-        weight, overlap, hashes, blocks = self._weight, self._index.overlap, prompt.hashes, prompt.blocks
-
-        def cost(worker: Candidate) -> tuple[float, int]:
-            return weight * (blocks - overlap(worker.key, hashes)) + worker.blocks, worker.requests
-
-        return cheapest(pool, cost, self._rng)
+            return cheapest(pool, activities(pool), self._rng)
+        weight, seconds = self._weight, self._seconds
+        held = self._index.overlaps([worker.key for worker in pool], prompt.hashes)
+        prices: list[Price]
+        if seconds is None:
+            blocks = prompt.blocks
+            prices = [
+                (weight * (blocks - there) + worker.blocks, worker.requests)
+                for worker, there in zip(pool, held, strict=True)
+            ]
+        else:
+            prices = [
+                (seconds(worker.tokens) + weight * seconds(_missing(worker, prompt, there)), worker.requests)
+                for worker, there in zip(pool, held, strict=True)
+            ]
+        return cheapest(pool, prices, self._rng)
 
     def dispatched(self, worker: Candidate, prompt: Prompt) -> int:
-        missing = self._missing(worker, prompt)
-        self._index.record(worker.key, prompt.hashes, capacity_blocks=worker.capacity_blocks)
-        return missing
+        held = self._index.record(worker.key, prompt.hashes, capacity_blocks=worker.capacity_blocks)
+        return _missing(worker, prompt, held)
 
     def forget(self, worker: Candidate) -> None:
         self._index.forget(worker.key)
 
-    def _soonest(self, pool: Sequence[CandidateT], prompt: Prompt, seconds: PrefillSeconds) -> CandidateT:
-        weight, missing = self._weight, self._missing
 
-        def cost(worker: Candidate) -> tuple[float, int]:
-            return seconds(worker.tokens) + weight * seconds(missing(worker, prompt)), worker.requests
-
-        return cheapest(pool, cost, self._rng)
-
-    def _missing(self, worker: Candidate, prompt: Prompt) -> int:
-        """Tokens still to prefill there; a prompt held in full still has its last token computed."""
-        held = self._index.overlap(worker.key, prompt.hashes)
-        return max(1, prompt.tokens - held * worker.block_tokens)
+def _missing(worker: Candidate, prompt: Prompt, held_blocks: int) -> int:
+    """Tokens still to prefill there; a prompt held in full still has its last token computed."""
+    return max(1, prompt.tokens - held_blocks * worker.block_tokens)
 
 
-def queue(worker: Candidate) -> tuple[int, int]:
-    """Prompt tokens, then requests, that this router has waiting at a prefill worker."""
-    return worker.tokens, worker.requests
+def queues(pool: Sequence[Candidate]) -> list[Price]:
+    """Prompt tokens, then requests, that this router has waiting at prefill workers."""
+    return [(worker.tokens, worker.requests) for worker in pool]
 
 
-def activity(worker: Candidate) -> tuple[int, int]:
-    """KV blocks, then sequences, that this router has running at a worker."""
-    return worker.blocks, worker.requests
+def activities(pool: Sequence[Candidate]) -> list[Price]:
+    """KV blocks, then sequences, that this router has running at workers."""
+    return [(worker.blocks, worker.requests) for worker in pool]
 
 
-def cheapest(pool: Sequence[CandidateT], cost: Callable[[CandidateT], Any], rng: random.Random) -> CandidateT:
-    """The worker of least cost; among equals one at random."""
-    if len(pool) == 1:
-        return pool[0]
-    best = cost(pool[0])
-    ties = [pool[0]]
-    for worker in pool[1:]:
-        price = cost(worker)
-        if price < best:
-            best = price
-            ties = [worker]
-        elif price == best:
-            ties.append(worker)
-    return ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]
+def cheapest(pool: Sequence[CandidateT], prices: list[Price], rng: random.Random) -> CandidateT:
+    """The worker of least price; among equals one at random."""
+    best = min(prices)
+    ties = prices.count(best)
+    if ties == 1:
+        return pool[prices.index(best)]
+    equal = [worker for worker, price in zip(pool, prices, strict=True) if price == best]
+    return equal[int(rng.random() * ties)]
 
 
 def make_policy(

@@ -1,0 +1,140 @@
+"""The router's own choice, for instances on a virtual clock.
+
+A policy of `disagg_router.core` looks at candidates and a prompt, whoever they are. Here a candidate is a `Seat`: one
+start of a simulated instance with the load that was put on it; a prompt is its length and the names of its full blocks.
+What is charged, and when it is given back, is what the router does: a leg is charged when it is sent, its prompt tokens
+leave the queue with the first token, the rest is given back when the leg ends. A decode leg has nothing to prefill.
+
+Blocks are named as the ledgers name them (`cluster.prompts`). A group whose ledger only counts finds nothing again, so
+its prompts come without names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from disagg_contract.labels import Role
+from disagg_router.core.candidates import Charge
+from disagg_router.core.policies import Policy, make_policy
+from disagg_simulator.deployment import Deployment, Group
+
+MAX_POOLS: Final = 64
+"""Pools remembered at a time; a fleet has one or two until it changes."""
+
+
+class Seat:
+    """One start of an instance, as the router sees it: identity, room in blocks, and load."""
+
+    __slots__ = ("block_tokens", "blocks", "capacity_blocks", "key", "model", "number", "requests", "role", "tokens")
+
+    def __init__(self, number: int, key: int, group: Group) -> None:
+        self.number = number
+        self.key = key
+        self.role = group.role
+        self.model = group.instance.model.name
+        self.block_tokens = group.block_tokens
+        self.capacity_blocks = group.capacity_tokens // group.block_tokens
+        self.requests = 0
+        self.tokens = 0
+        self.blocks = 0
+
+
+class Prompt:
+    """What a policy sees of a prompt."""
+
+    __slots__ = ("blocks", "hashes", "tokens")
+
+    def __init__(self, tokens: int, blocks: int, hashes: Sequence[int]) -> None:
+        self.tokens = tokens
+        self.blocks = blocks
+        self.hashes = hashes
+
+
+class BlockKeys(Protocol):
+    """Who names the blocks of prompts."""
+
+    def keys(self, index: int, group: Group) -> Sequence[int]:
+        """Names of the full blocks of request `index`, first block first; empty where the group finds nothing again."""
+        ...
+
+
+class RouterChoice:
+    """A policy of the router as the simulator's `Routing`; `prompts` names blocks for a policy that looks at them."""
+
+    def __init__(self, policy: Policy, prompts: BlockKeys) -> None:
+        self.policy = policy
+        self._prompts = prompts
+        self._seats: list[Seat] = []
+        self._groups: list[Group] = []
+        self._starts = 0
+        self._pools: dict[int, tuple[Sequence[int], list[Seat]]] = {}
+        self._charges: dict[tuple[int, int], Charge[Seat]] = {}
+        self._request = -1
+        self._prompt = Prompt(0, 0, ())
+
+    def joined(self, number: int, group: Group, /) -> None:
+        """See Routing."""
+        self._starts += 1
+        seat = Seat(number, self._starts, group)
+        if number < len(self._seats):
+            self._seats[number] = seat
+        else:
+            self._seats.append(seat)
+            self._groups.append(group)
+        self._pools.clear()
+
+    def left(self, number: int, /) -> None:
+        """See Routing. Nothing outlives the start that it belongs to."""
+        self.policy.forget(self._seats[number])
+
+    def choose(self, pool: Sequence[int], request: int, prompt_tokens: int, /) -> int:
+        """See Routing."""
+        known = self._pools.get(id(pool))
+        if known is None or known[0] is not pool:
+            if len(self._pools) >= MAX_POOLS:
+                self._pools.clear()
+            # The pool is kept, so its id stays its own.
+            known = self._pools[id(pool)] = pool, [self._seats[number] for number in pool]
+        return self.policy.choose(known[1], self._view(pool[0], request, prompt_tokens)).number
+
+    def dispatched(self, number: int, request: int, prompt_tokens: int, /) -> None:
+        """See Routing."""
+        seat, prompt = self._seats[number], self._view(number, request, prompt_tokens)
+        tokens = self.policy.dispatched(seat, prompt) if seat.role is not Role.DECODE else 0
+        self._charges[number, request] = Charge(seat, tokens=tokens, blocks=prompt.blocks)
+
+    def prefilled(self, number: int, request: int, /) -> None:
+        """See Routing."""
+        self._charges[number, request].prefilled()
+
+    def ended(self, number: int, request: int, prompt_tokens: int, /) -> None:
+        """See Routing."""
+        self._charges.pop((number, request)).release()
+
+    def _view(self, number: int, request: int, tokens: int) -> Prompt:
+        """The prompt, made once for the choice and the dispatch that follows it."""
+        prompt = self._prompt
+        if request != self._request or tokens != prompt.tokens:
+            group = self._groups[number]
+            names = self._prompts.keys(request, group) if self.policy.needs_hashes else ()
+            prompt = self._prompt = Prompt(tokens, -(-tokens // group.block_tokens), names)
+            self._request = request
+        return prompt
+
+
+def router_choice(
+    deployment: Deployment, prompts: BlockKeys, *, seed: int, prefill_seconds: Callable[[int], float] | None = None
+) -> RouterChoice:
+    """The deployment's policy, made as the router makes it; ties are settled by `Random(seed)`.
+
+    With `prefill_seconds` (of that many tokens in one go) the cost of the policy `kv` is in seconds.
+    """
+    policy = make_policy(
+        deployment.routing,
+        rng=Random(seed),
+        overlap_weight=deployment.overlap_weight,
+        prefill_seconds=prefill_seconds,
+    )
+    return RouterChoice(policy, prompts)
