@@ -11,6 +11,12 @@ a later one, so the first always gets on and nobody starves.
 
 Order at equal times, by rule: finished iterations first (in the order they started), then what the driver reports
 (ends, arrivals of KV, requests), in the order of its calls, then the plan, which sees them all.
+
+Event skipping. Where the next iterations would all be decodes of the same batch, the loop starts a window of them at
+once (`flight`). It ends at the latest where the stepper would do something else without being told: at the first
+completion, where room runs out or a block gets full that somebody hears of, at a bend of the time model, and when
+somebody known becomes ready. An input cuts it to the step in flight, if it can matter. Both give the same times to
+rounding and the same tokens (ADR 14).
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 
 from disagg_engine.batching.config import BatchingConfig
-from disagg_engine.batching.policies import Composer, Take, composer_for
+from disagg_engine.batching.flight import Flight, steps_until
+from disagg_engine.batching.policies import Composer, composer_for
 from disagg_engine.batching.roster import Roster
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import (
@@ -30,39 +37,58 @@ from disagg_engine.batching.types import (
     Emission,
     EndReason,
     FirstToken,
+    Gap,
     Iteration,
     Plan,
     Request,
     Transfer,
     Work,
 )
+from disagg_engine.batching.view import View
 from disagg_engine.errors import ClockError, SettingError
 from disagg_engine.kv.protocol import KvLedger
+from disagg_engine.timemodel.lines import line_at
 from disagg_engine.timemodel.shapes import BatchShape, Chunk, TimeModel
+
+_NEVER = float("inf")
 
 
 class BatchingLoop:
     """Sans-I/O batching loop; see the package's docstring for how to drive it. Not thread-safe.
 
     time_model: prices each iteration. ledger: the instance's KV room. slowdown: factor on every iteration's time.
+    event_skipping: plan windows of decode iterations, where the time model has a closed form and there are no pipeline
+    stages. record_gaps: tell the times between tokens with each completed iteration.
     """
 
     def __init__(
-        self, *, config: BatchingConfig, time_model: TimeModel, ledger: KvLedger, slowdown: float = 1.0
+        self,
+        *,
+        config: BatchingConfig,
+        time_model: TimeModel,
+        ledger: KvLedger,
+        slowdown: float = 1.0,
+        event_skipping: bool = False,
+        record_gaps: bool = False,
     ) -> None:
         self.config = config
         self.ledger = ledger
+        self.event_skipping = event_skipping
         self._time_model = time_model
+        self._windows = event_skipping and config.pipeline == 1 and time_model.decode_window(1, 1, 1) is not None
+        self._record_gaps = record_gaps
         self._composer: Composer = composer_for(config)
         self._roster = Roster(config=config, ledger=ledger)
+        self._lockstep = self._roster.lockstep
+        self._view = View(self._roster, config=config)
         self._slowdown = 1.0
-        self.set_slowdown(slowdown)
-        self._in_flight: deque[tuple[Iteration, list[Sequence]]] = deque()
+        self._in_flight: deque[Flight] = deque()
         self._number = 0
         self._plan_seconds = float("-inf")
         self._submit_seconds = float("-inf")
         self._free_seconds = float("-inf")
         self._wake_seconds: float | None = None
+        self.set_slowdown(slowdown)
 
     # ---- what the driver reports -------------------------------------------------------------------------------
 
@@ -73,8 +99,11 @@ class BatchingLoop:
         """
         if not now >= self._submit_seconds:
             raise ClockError(what="request submitted", now_seconds=now, seen_seconds=self._submit_seconds)
-        self._roster.enter(request, now=now)
+        sequence = self._roster.enter(request, now=now)
         self._submit_seconds = now
+        # Behind another one that waits it changes nothing, and one to be pulled takes no part before its KV comes.
+        if sequence is self._roster.head() and not (sequence.remote and not self._roster.grows):
+            self._cut_to_admit(now)
         self._mark(now)
 
     def needed_tokens(self, request: Request) -> int:
@@ -102,26 +131,32 @@ class BatchingLoop:
         """Unpin the KV of an ended `keep_kv` request: pulled, or its lease ran out. False if nothing was pinned."""
         released = self._roster.release(request_id)
         if released:
+            self._cut_to_admit(now)
             self._mark(now)
         return released
 
-    def kv_arrived(self, request_id: str, *, now: float, first_token: FirstToken) -> Emission | None:
+    def kv_arrived(
+        self, request_id: str, *, now: float, first_token: FirstToken, first_token_seconds: float | None = None
+    ) -> Emission | None:
         """The pull of this request's KV is complete; it joins the next iteration.
 
-        With `LOGITS` its first token exists at once and is returned; otherwise None. Raises UnknownRequestError if the
-        request is not being pulled.
+        With `LOGITS` its first token exists at once and is returned; otherwise None. With `PREFILL`,
+        `first_token_seconds` is when the prefill leg emitted it, if gaps are to count from then. Raises
+        UnknownRequestError if the request is not being pulled.
         """
+        self._cut(now)
         sequence = self._roster.arrived(request_id, now=now)
         self._mark(now)
         # Without logits the prompt's last token is left out, to be computed again for them.
-        sequence.computed = sequence.request.prompt_tokens - (first_token is FirstToken.STEP)
-        self.ledger.commit(request_id, sequence.computed)
+        sequence.held = sequence.prompt_tokens - (first_token is FirstToken.STEP)
+        self.ledger.commit(request_id, sequence.held)
         if first_token is FirstToken.STEP:
             return None
         emission = self._emit(sequence, now)
         if first_token is FirstToken.LOGITS:
             return emission
         sequence.first_token_seconds = None  # the prefill leg's affair
+        sequence.last_token_seconds = first_token_seconds
         return None
 
     def kv_failed(self, request_id: str, *, now: float) -> None:
@@ -129,51 +164,61 @@ class BatchingLoop:
 
         A driver that would rather fail the request calls `fail`. Raises UnknownRequestError if it is not being pulled.
         """
+        self._cut(now)
         self._roster.pull_failed(request_id, now=now)
         self._mark(now)
 
     def add_block_keys(self, request_id: str, keys: SequenceOf[Hashable]) -> None:
-        """Name the next full blocks of a live request as its output grows, so that they become reusable."""
-        self._roster.get(request_id).keys.extend(keys)
-        if self._roster.has_room(request_id):
-            self.ledger.add_keys(request_id, keys)
+        """Name the next full blocks of a live request as its output grows, so that they become reusable.
 
-    def set_slowdown(self, factor: float) -> None:
-        """Multiply the time of every iteration planned from now on."""
+        Under event skipping, where not every token is told, give all keys with the request instead.
+        """
+        sequence = self._roster.get(request_id)
+        sequence.keys.extend(keys)
+        if not self._roster.has_room(request_id):
+            return
+        if sequence.lockstep is not None:  # commits are put off until somebody could see the difference
+            self.ledger.commit(request_id, sequence.computed)
+            self._lockstep.watch_fill(sequence)
+        self.ledger.add_keys(request_id, keys)
+
+    def set_slowdown(self, factor: float, *, now: float | None = None) -> None:
+        """Multiply the time of every iteration planned from now on. A window in flight needs to know when that is."""
         if not 0.0 < factor < float("inf"):
             raise SettingError(field="slowdown", value=factor, wanted="a finite number above 0")
+        if self._in_flight and self._in_flight[0].steps > 1:
+            if now is None:
+                raise SettingError(field="now", value=now, wanted="the time of the change, under event skipping")
+            self._cut(now)
         self._slowdown = factor
 
     # ---- what the driver asks ----------------------------------------------------------------------------------
 
     def complete(self, *, now: float) -> tuple[Completed, ...]:
         """Finish every iteration that has ended by `now`, in the order they started."""
+        if not self._in_flight or self._in_flight[0].end_seconds > now:
+            return ()
         done = []
-        while self._in_flight and self._in_flight[0][0].end_seconds <= now:
+        while self._in_flight and self._in_flight[0].end_seconds <= now:
             full = len(self._in_flight) == self.config.pipeline
-            iteration, sequences = self._in_flight.popleft()
+            flight = self._in_flight.popleft()
             if full:  # a new batch could not have started before this one left
-                self._free_seconds = max(self._free_seconds, iteration.end_seconds)
-            works: list[Work] = []
-            emissions: list[Emission] = []
-            for work, sequence in zip(iteration.works, sequences, strict=True):
-                if not sequence.flying:
-                    continue  # it was cancelled, ended or failed meanwhile
-                sequence.flying = False
-                sequence.computed += work.new_tokens
-                self.ledger.commit(work.request_id, sequence.computed)
-                works.append(work)
-                if work.emits:
-                    emissions.append(self._emit(sequence, iteration.end_seconds))
-            self._mark(iteration.end_seconds)
-            done.append(Completed(iteration=iteration, works=tuple(works), emissions=tuple(emissions)))
+                self._free_seconds = max(self._free_seconds, flight.end_seconds)
+            done.append(self._complete(flight))
+            self._mark(flight.end_seconds)
         return tuple(done)
 
     def start_transfers(self, *, now: float) -> tuple[Transfer, ...]:
         """Reserve room for pulled requests at the head of the queue; may be called at any time, each is told once."""
-        self._roster.close_ended()
-        self._roster.admit_pulls(now=now)
-        return self._roster.take_transfers()
+        roster = self._roster
+        roster.close_ended()
+        head = roster.head()
+        if head is not None and head.remote and head.ready_seconds <= now:
+            # Its room is then missing to those who decode, and what they fill may be what it looks for.
+            if self._windows and (roster.grows or self._lockstep.steps_to_fill() is not None) and roster.may_admit():
+                self._cut(now)
+            roster.admit_pulls(now=now)
+        return roster.take_transfers()
 
     def plan(self, *, now: float) -> Plan:
         """Compose and start the next iteration at `now`, if the first stage is free and there is work.
@@ -183,15 +228,18 @@ class BatchingLoop:
         if not now >= self._plan_seconds:
             raise ClockError(what="plan", now_seconds=now, seen_seconds=self._plan_seconds)
         self._plan_seconds = now
-        self._roster.close_ended()
-        view = _View(self._roster, now=now)
+        roster, view = self._roster, self._view
+        roster.close_ended()
         iteration = None
+        preempted: tuple[str, ...] = ()
         if len(self._in_flight) < self.config.pipeline and now >= self._free_seconds:
-            takes = self._composer.compose(view)
-            if takes:
-                iteration = self._start(takes, now=now)
+            view.open(now)
+            self._composer.compose(view)
+            preempted = tuple(view.preempted)
+            if view.takes or view.decodes:
+                iteration = self._start(now=now)
         self._wake_seconds = self._next_ready(now=now)
-        return Plan(iteration=iteration, transfers=self.start_transfers(now=now), preempted=tuple(view.preempted))
+        return Plan(iteration=iteration, transfers=self.start_transfers(now=now), preempted=preempted)
 
     def next_seconds(self) -> float | None:
         """The next engine time at which `complete` and `plan` have something to do; None: only an input can tell.
@@ -199,7 +247,7 @@ class BatchingLoop:
         Lies in the past when the driver is late: it passes that time as `now` all the same, and the engine's clock
         keeps running as if the driver had been in time.
         """
-        end = self._in_flight[0][0].end_seconds if self._in_flight else None
+        end = self._in_flight[0].end_seconds if self._in_flight else None
         if self._wake_seconds is None or len(self._in_flight) >= self.config.pipeline:
             return end
         wake = max(self._wake_seconds, self._free_seconds, self._plan_seconds)
@@ -218,7 +266,7 @@ class BatchingLoop:
         return self.ledger.block_ids(request_id)
 
     def admitted(self, request_id: str) -> Admitted:
-        """Times and counts of a live request."""
+        """Times and counts of a live request; within a window as of its start."""
         sequence = self._roster.get(request_id)
         return Admitted(
             arrival_seconds=sequence.arrival_seconds,
@@ -233,7 +281,7 @@ class BatchingLoop:
         """Where the requests are."""
         return self._roster.counts()
 
-    # ---- inside ------------------------------------------------------------------------------------------------
+    # ---- inputs, inside ----------------------------------------------------------------------------------------
 
     def _mark(self, now: float) -> None:
         """An input at `now` may have made work possible."""
@@ -244,91 +292,202 @@ class BatchingLoop:
         """When to plan again although nothing is reported: a pipeline stage gets free, or somebody known is ready."""
         if self._free_seconds > now:
             return self._free_seconds
-        later = [sequence.ready_seconds for sequence in self._roster.running() if sequence.ready_seconds > now]
-        head = self._roster.head()
-        if head is not None and head.ready_seconds > now:
-            later.append(head.ready_seconds)
-        return min(later, default=None)
+        ready = self._roster.ready_seconds(now=now)
+        return None if ready == _NEVER else ready
 
     def _end(self, sequence: Sequence, reason: EndReason, *, now: float) -> None:
+        if self._in_flight and self._roster.runs(sequence):
+            self._cut(now)
         self._roster.end(sequence, reason)
+        self._cut_to_admit(now)
         self._mark(now)
 
+    def _cut_to_admit(self, now: float) -> None:
+        """Something at `now` may have let the head of the queue in."""
+        if (
+            self._windows
+            and self._in_flight
+            and self._composer.admits(self._lockstep.size)
+            and self._roster.may_admit()
+        ):
+            self._cut(now)
+
+    def _cut(self, now: float) -> None:
+        """End the window in flight, if there is one, with the step in flight at `now`."""
+        flight = self._in_flight[0] if self._in_flight else None
+        if flight is None or flight.steps - flight.done <= 1 or now >= flight.end_seconds:
+            return
+        step = flight.step_at(now)
+        self._advance(flight, step - 1)
+        if step < flight.steps:
+            self._number -= flight.steps - step
+            flight.steps = step
+            flight.end_seconds = flight.free_seconds = self._free_seconds = flight.end_of(step)
+
+    # ---- iterations, inside ------------------------------------------------------------------------------------
+
     def _emit(self, sequence: Sequence, seconds: float) -> Emission:
-        sequence.generated += 1
+        """A sequence outside the lockstep has got a token."""
+        sequence.made += 1
+        sequence.last_token_seconds = seconds
         if sequence.first_token_seconds is None:
             sequence.first_token_seconds = seconds
-        last = sequence.generated >= sequence.request.max_tokens
+        last = sequence.made >= sequence.max_tokens
         if last:
             self._roster.end_by_length(sequence)
-        return Emission(sequence.request_id, sequence.generated, seconds, last)
+        return Emission(sequence.request_id, sequence.made, seconds, last)
 
-    def _start(self, takes: list[Take], *, now: float) -> Iteration:
-        self._number += 1
-        works, sequences, chunks = [], [], []
-        decodes = context = 0
-        for sequence, tokens in takes:
-            missing = sequence.missing
-            if missing == 1 and sequence.computed > 0:
-                decodes += 1
-                context += sequence.computed
+    def _complete(self, flight: Flight) -> Completed:
+        works: list[Work] = []
+        emissions: list[Emission] = []
+        end = flight.end_seconds
+        if flight.decodes:
+            self._complete_decodes(flight, works, emissions)
+        for sequence, start, tokens, emits in flight.takes:
+            if not sequence.flying:
+                continue  # it was cancelled, ended or failed meanwhile
+            sequence.flying = False
+            sequence.held = start + tokens
+            self.ledger.commit(sequence.request_id, sequence.held)
+            works.append(Work(sequence.request_id, start, tokens, emits))
+            if emits:
+                before = sequence.last_token_seconds
+                emission = self._emit(sequence, end)
+                flight.tokens += 1
+                if before is not None and self._record_gaps:
+                    flight.gaps.append(Gap(end - before, 1))
+                if not self.event_skipping or emission.index == 1 or emission.last:
+                    emissions.append(emission)
+                if emission.last:
+                    continue
+            self._roster.place(sequence)
+        return Completed(
+            iteration=flight.iteration(),
+            works=tuple(works),
+            emissions=tuple(emissions),
+            tokens=flight.tokens,
+            gaps=tuple(flight.gaps),
+        )
+
+    def _complete_decodes(self, flight: Flight, works: list[Work], emissions: list[Emission]) -> None:
+        lockstep, end = self._lockstep, flight.end_seconds
+        fresh = lockstep.fresh
+        self._advance(flight, flight.steps)
+        for sequence in fresh.values():
+            sequence.first_token_seconds = end
+        if self.event_skipping:
+            for sequence in fresh.values():
+                if sequence.generated < sequence.max_tokens:
+                    emissions.append(Emission(sequence.request_id, 1, end, False))
+        else:
+            steps = lockstep.steps
+            for sequence in self._roster.members():
+                request_id, made = sequence.request_id, sequence.made + steps
+                works.append(Work(request_id, sequence.held + steps - 1, 1, True))
+                emissions.append(Emission(request_id, made, end, made >= sequence.max_tokens))
+        for sequence in lockstep.ended():
+            if self.event_skipping:
+                emissions.append(Emission(sequence.request_id, sequence.max_tokens, end, True))
+            self._roster.end_by_length(sequence)
+
+    def _advance(self, flight: Flight, step: int) -> None:
+        """The window's steps up to number `step` are done."""
+        lockstep, roster = self._lockstep, self._roster
+        count = step - flight.done
+        if roster.grows:  # the step after a cut is in flight already, and has its room
+            roster.grow_ahead(stop_step=lockstep.steps + count + (step < flight.steps))
+        if count < 1:
+            return
+        size = lockstep.size
+        flight.tokens += count * size
+        if self._record_gaps:
+            self._note_gaps(flight, step, size)
+        flight.done = step
+        lockstep.advance(count, end_seconds=flight.end_of(step) if step < flight.steps else flight.end_seconds)
+        roster.commit_filled()
+
+    def _note_gaps(self, flight: Flight, step: int, size: int) -> None:
+        """Gaps that end with the window's steps after those done, up to number `step`."""
+        lockstep, gaps = self._lockstep, flight.gaps
+        before, count = lockstep.last_seconds, size - len(lockstep.joined) - len(lockstep.fresh)
+        joined = lockstep.joined.values()
+        for number in range(flight.done + 1, step + 1):
+            end = flight.end_of(number) if number < flight.steps else flight.end_seconds
+            gaps.extend(Gap(end - since, 1) for since in joined if since is not None)
+            if count:
+                gaps.append(Gap(end - before, count))
+            before, count, joined = end, size, {}.values()
+
+    def _start(self, *, now: float) -> Iteration:
+        """Price what the view holds and send it on its way."""
+        view, lockstep, slowdown = self._view, self._lockstep, self._slowdown
+        number = self._number + 1
+        sequences = context = 0
+        if view.decodes:
+            sequences, context = lockstep.size, lockstep.context_tokens
+        chunks: list[Chunk] = []
+        takes: list[tuple[Sequence, int, int, bool]] = []
+        for sequence, tokens in view.takes:
+            held, missing = sequence.held, sequence.missing
+            if missing == 1 and held > 0:
+                sequences += 1
+                context += held
             else:
-                chunks.append(Chunk(sequence.computed, tokens))
-            works.append(Work(sequence.request_id, sequence.computed, tokens, tokens == missing))
-            sequences.append(sequence)
+                chunks.append(Chunk(held, tokens))
+            takes.append((sequence, held, tokens, tokens == missing))
             sequence.flying = True
-            sequence.served = self._number
-        shape = BatchShape(chunks=tuple(chunks), decode_sequences=decodes, decode_context_tokens=context)
-        cost = self._time_model.iteration_seconds(shape)
-        end = now + cost.seconds * self._slowdown
-        if self._in_flight:  # a batch cannot overtake the one before it in the pipeline
-            end = max(end, self._in_flight[-1][0].end_seconds)
-        free = end if self.config.pipeline == 1 else now + cost.stage_seconds * self._slowdown
-        iteration = Iteration(
-            number=self._number,
+            sequence.served = number
+        steps, growth = 1, 0.0
+        if self._windows and not takes:
+            first, growth, steps = self._window(sequences, context, now=now)
+            flight_seconds = steps * (first + growth * (steps - 1) * 0.5)
+            end = free = now + flight_seconds
+        else:
+            cost = self._time_model.iteration_seconds(
+                BatchShape(chunks=tuple(chunks), decode_sequences=sequences, decode_context_tokens=context)
+            )
+            first = cost.seconds * slowdown
+            end = now + first
+            if self._in_flight:  # a batch cannot overtake the one before it in the pipeline
+                end = max(end, self._in_flight[-1].end_seconds)
+            free = end if self.config.pipeline == 1 else now + cost.stage_seconds * slowdown
+        self._number += steps
+        flight = Flight(
+            number=number,
             start_seconds=now,
             end_seconds=end,
             free_seconds=free,
-            shape=shape,
-            cost=cost,
-            works=tuple(works),
+            first_seconds=first,
+            growth_seconds=growth,
+            steps=steps,
+            decodes=view.decodes,
+            sequences=sequences,
+            context_tokens=context,
+            chunks=tuple(chunks),
+            takes=takes,
         )
-        self._in_flight.append((iteration, sequences))
+        self._in_flight.append(flight)
         self._free_seconds = free
-        return iteration
+        return flight.iteration()
 
-
-class _View:
-    """What a composer may see and do while it composes one iteration (policies.View)."""
-
-    def __init__(self, roster: Roster, *, now: float) -> None:
-        self._roster = roster
-        self.now = now
-        self.preempted: list[str] = []
-
-    def candidates(self) -> list[Sequence]:
-        now = self.now
-        return [s for s in self._roster.running() if not s.flying and s.ready_seconds <= now]
-
-    def decoding(self) -> int:
-        return sum(1 for sequence in self._roster.running() if sequence.decodes)
-
-    def head(self) -> Sequence | None:
-        self._roster.admit_pulls(now=self.now)
-        head = self._roster.head()
-        return None if head is None or head.remote or head.ready_seconds > self.now else head
-
-    def head_tokens(self, head: Sequence) -> int:
-        return head.known - self._roster.ledger.match(head.keys, head.known)
-
-    def admit(self) -> bool:
-        return self._roster.admit_head(now=self.now)
-
-    def make_room(self, sequence: Sequence) -> bool:
-        while not self._roster.ledger.grow(sequence.request_id, sequence.computed + 1):
-            victim = next((s for s in self._roster.last_admitted() if not s.flying), sequence)
-            self._roster.preempt(victim)
-            self.preempted.append(victim.request_id)
-            if victim is sequence:
-                return False
-        return True
+    def _window(self, sequences: int, context: int, *, now: float) -> tuple[float, float, int]:
+        """Seconds of the first step, growth a step, and how many steps can be planned at once."""
+        lockstep, roster, slowdown = self._lockstep, self._roster, self._slowdown
+        line = line_at(self._time_model.decode_lines(sequences), context)
+        first = (line.seconds + line.seconds_per_token * context) * slowdown
+        growth = line.seconds_per_token * sequences * slowdown
+        steps = lockstep.steps_to_end()
+        if steps == 1 or lockstep.fresh or not self._view.steady or self._view.preempted:
+            return first, growth, 1
+        steps = int(min(steps, line.steps_left(sequences, context)))
+        listening = self.ledger.listening
+        if (listening or roster.grows or roster.head() is not None) and (fill := lockstep.steps_to_fill()) is not None:
+            steps = min(steps, fill)
+        if roster.grows:
+            if listening:
+                steps = lockstep.steps_to_growth(steps)
+            steps = lockstep.steps_with_room(self.ledger.free_tokens // self.ledger.block_tokens, steps)
+        ready = roster.ready_seconds(now=now)
+        if ready < now + steps * (first + growth * (steps - 1) * 0.5):
+            steps = steps_until(ready, start=now, first=first, growth=growth, limit=steps)
+        return first, growth, steps

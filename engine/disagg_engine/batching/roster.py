@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 from disagg_contract.config import Admission
 from disagg_engine.batching.config import BatchingConfig
+from disagg_engine.batching.lockstep import Lockstep
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import Counts, EndReason, Request, Transfer
 from disagg_engine.errors import DuplicateRequestError, RequestTooLargeError, UnknownRequestError
@@ -25,11 +27,21 @@ from disagg_engine.kv.protocol import KvLedger
 
 
 class Roster:
-    """All live requests of one instance; see the module's docstring."""
+    """All live requests of one instance; see the module's docstring.
+
+    Running sequences are looked up by what they do next: `lockstep` holds those that decode, `prefilling` those with
+    more to compute, `arriving` those that take part from a later time on. With pipeline stages, where sequences take
+    turns, none of the three is used and `running` tells.
+    """
 
     def __init__(self, *, config: BatchingConfig, ledger: KvLedger) -> None:
         self._config = config
         self.ledger = ledger
+        self.grows = config.admission is Admission.PREEMPT
+        self.lockstep = Lockstep(block_tokens=ledger.block_tokens, grows=self.grows)
+        self.prefilling: dict[int, Sequence] = {}
+        self.arriving: list[Sequence] = []
+        self._sorted = config.pipeline == 1
         self._live: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._pulling: dict[str, Sequence] = {}
@@ -37,6 +49,7 @@ class Roster:
         self._holding: dict[str, Sequence] = {}
         self._ended: list[Sequence] = []
         self._transfers: list[Transfer] = []
+        self._orders = 0
         self._submitted = self._refused = 0
         self._preemptions = self._queried = self._hit = 0
         self._ends = dict.fromkeys(EndReason, 0)
@@ -55,13 +68,31 @@ class Roster:
         """Those that run and have not ended, in the order they were admitted."""
         return (sequence for sequence in self._running.values() if not sequence.ended)
 
+    def members(self) -> list[Sequence]:
+        """Those in lockstep, in the order they were admitted."""
+        return [sequence for sequence in self._running.values() if sequence.lockstep is not None]
+
     def last_admitted(self) -> Iterator[Sequence]:
-        """The same, last admitted first."""
+        """Those that run and have not ended, last admitted first."""
         return (sequence for sequence in reversed(self._running.values()) if not sequence.ended)
 
     def head(self) -> Sequence | None:
         """The first of the queue, arrived or not."""
         return self._waiting[0] if self._waiting else None
+
+    def runs(self, sequence: Sequence) -> bool:
+        """Whether it runs and has not ended."""
+        return not sequence.ended and self._running.get(sequence.request_id) is sequence
+
+    def ready_seconds(self, *, now: float) -> float:
+        """When the first of those known of, but only ready later than `now`, is ready; infinite if nobody is."""
+        head = self._waiting[0] if self._waiting else None
+        first = head.ready_seconds if head is not None and head.ready_seconds > now else inf
+        if self.arriving or not self._sorted:
+            for sequence in self.arriving if self._sorted else self.running():
+                if now < sequence.ready_seconds < first:
+                    first = sequence.ready_seconds
+        return first
 
     def has_room(self, request_id: str) -> bool:
         """Whether the request holds room in the ledger."""
@@ -73,36 +104,32 @@ class Roster:
 
     def needed_tokens(self, request: Request) -> int:
         """KV room the request may need at most: the last token's KV is never written, but `reserve` counts it."""
-        spare = 0 if self._config.admission is Admission.RESERVE else 1
-        return request.prompt_tokens + request.max_tokens - spare
+        return request.prompt_tokens + request.max_tokens - self.grows
 
-    def enter(self, request: Request, *, now: float) -> None:
+    def enter(self, request: Request, *, now: float) -> Sequence:
         """A new request joins the queue. Raises DuplicateRequestError, or RequestTooLargeError (case WB2)."""
-        if request.request_id in self._live:
-            raise DuplicateRequestError(request.request_id)
+        request_id = request.request_id
+        if request_id in self._live:
+            raise DuplicateRequestError(request_id)
         self._submitted += 1
         needed = self.needed_tokens(request)
         if needed > self.ledger.capacity_tokens:
             self._refused += 1
             raise RequestTooLargeError(
-                request_id=request.request_id, needed_tokens=needed, capacity_tokens=self.ledger.capacity_tokens
+                request_id=request_id, needed_tokens=needed, capacity_tokens=self.ledger.capacity_tokens
             )
         sequence = Sequence(request, arrival_seconds=now)
-        self._live[request.request_id] = sequence
+        self._live[request_id] = sequence
         self._waiting.append(sequence)
+        return sequence
 
     def admit_head(self, *, now: float) -> bool:
         """Give the head of the queue room and move it to running, or to pulling; False if it must wait."""
         sequence = self._waiting[0]
         if sequence.ready_seconds > now or self._active() >= self._config.max_sequences:
             return False
-        request = sequence.request
         known = sequence.known
-        room, headroom = known, 0
-        if self._config.admission is Admission.RESERVE:
-            room = request.prompt_tokens + request.max_tokens
-        elif self._active():  # alone, it may take everything
-            headroom = int(self._config.watermark * self.ledger.capacity_tokens)
+        room, headroom = self._room(sequence)
         cached = self.ledger.open(
             sequence.request_id, tokens=known, room_tokens=room, keys=sequence.keys, headroom_tokens=headroom
         )
@@ -111,17 +138,33 @@ class Roster:
         self._waiting.popleft()
         self._queried += known
         self._hit += cached
-        sequence.cached = sequence.computed = cached
+        sequence.cached = sequence.held = cached
+        block = self.ledger.block_tokens
+        sequence.room = -(-room // block) * block
         if sequence.admitted_seconds is None:
             sequence.admitted_seconds = now
         if sequence.remote:
             self._pulling[sequence.request_id] = sequence
             self._transfers.append(
-                Transfer(request_id=sequence.request_id, prompt_tokens=request.prompt_tokens, cached_tokens=cached)
+                Transfer(request_id=sequence.request_id, prompt_tokens=sequence.prompt_tokens, cached_tokens=cached)
             )
         else:
-            self._running[sequence.request_id] = sequence
+            self._run(sequence)
+            if self._sorted:
+                self.prefilling[sequence.order] = sequence
         return True
+
+    def may_admit(self) -> bool:
+        """Whether the head of the queue may get room now; False only if it surely does not."""
+        if not self._waiting or self._active() >= self._config.max_sequences:
+            return False
+        head = self._waiting[0]
+        room, headroom = self._room(head)
+        if head.keys:
+            if self.lockstep.steps_to_fill() is not None:
+                return True  # blocks that it shares may become findable on the way
+            room -= self.ledger.match(head.keys, head.known)
+        return room + headroom <= self.ledger.free_tokens
 
     def admit_pulls(self, *, now: float) -> None:
         """Give room to as many requests to be pulled as stand at the head of the queue and fit."""
@@ -130,43 +173,104 @@ class Roster:
 
     def take_transfers(self) -> tuple[Transfer, ...]:
         """Transfers that have got room since the last call; the loop tells them before it returns to its driver."""
+        if not self._transfers:
+            return ()
         transfers, self._transfers = tuple(self._transfers), []
         return transfers
 
     def arrived(self, request_id: str, *, now: float) -> Sequence:
         """A pull is complete: its request runs from `now` on. Raises UnknownRequestError if it was not pulling."""
         sequence = self._pulled(request_id, now=now)
-        self._running[request_id] = sequence
+        self._run(sequence)
+        if self._sorted:
+            self.arriving.append(sequence)
         return sequence
+
+    def settle(self, *, now: float) -> None:
+        """Let those that have arrived by `now` take part from the next iteration on."""
+        later = []
+        for sequence in self.arriving:
+            if sequence.ready_seconds > now:
+                later.append(sequence)
+            elif self.runs(sequence):
+                self.place(sequence)
+        self.arriving = later
+
+    def place(self, sequence: Sequence) -> None:
+        """A running sequence of which something was computed: it decodes next, or has more of its prompt to do."""
+        if not self._sorted:
+            return
+        if sequence.decodes:
+            self.prefilling.pop(sequence.order, None)
+            self.lockstep.join(sequence)
+        else:
+            self.prefilling[sequence.order] = sequence
 
     def pull_failed(self, request_id: str, *, now: float) -> None:
         """A pull failed: its request goes to the front of the queue, to be computed here."""
         sequence = self._pulled(request_id, now=now)
         self.ledger.close(request_id)
-        sequence.computed = 0
+        sequence.held = 0
         self._waiting.appendleft(sequence)
 
     def preempt(self, victim: Sequence) -> None:
         """Throw a running request out: its room is free, and it waits at the front to be computed again."""
-        del self._running[victim.request_id]
+        self._stop_running(victim)
         self.ledger.close(victim.request_id)
-        victim.computed = 0
+        victim.held = 0
         victim.preemptions += 1
         self._preemptions += 1
         self._waiting.appendleft(victim)
 
+    def grow_members(self, preempted: list[str]) -> None:
+        """Room for the next token of everybody in lockstep, if need be by throwing out the last admitted."""
+        lockstep = self.lockstep
+        growing = lockstep.growing(lockstep.steps)
+        growing.sort(key=_order)
+        for sequence in growing:
+            if sequence.lockstep is not None and self.make_room(sequence, preempted):
+                lockstep.grown(sequence)
+
+    def grow_ahead(self, *, stop_step: int) -> None:
+        """Room for the steps of a window after its first, before `stop_step`; it was seen that there is enough."""
+        lockstep = self.lockstep
+        for step in range(lockstep.steps + 1, stop_step):
+            for sequence in sorted(lockstep.growing(step), key=_order):
+                self.ledger.grow(sequence.request_id, sequence.room + 1)
+                lockstep.grown(sequence)
+
+    def make_room(self, sequence: Sequence, preempted: list[str]) -> bool:
+        """Room for the sequence's next token, if need be by throwing out the last admitted. False: it was the last."""
+        while not self.ledger.grow(sequence.request_id, sequence.computed + 1):
+            victim = next((s for s in self.last_admitted() if not s.flying), sequence)
+            self.preempt(victim)
+            preempted.append(victim.request_id)
+            if victim is sequence:
+                return False
+        return True
+
+    def commit_filled(self) -> None:
+        """Make the blocks findable that members have filled."""
+        for sequence in self.lockstep.filled():
+            self.ledger.commit(sequence.request_id, sequence.computed)
+
     def end_by_length(self, sequence: Sequence) -> None:
         """A running request has its last token. Its room stays until `close_ended`, for the driver to read."""
+        if sequence.lockstep is not None:
+            self.lockstep.leave(sequence)
+        elif self._sorted:
+            self.prefilling.pop(sequence.order, None)
         sequence.ended = True
         self._ended.append(sequence)
         self._ends[EndReason.LENGTH] += 1
 
     def close_ended(self) -> None:
         """Take back the room of requests that ended by length, or pin it."""
-        for sequence in self._ended:
-            del self._running[sequence.request_id]
-            self._put_away(sequence, keep=sequence.request.keep_kv)
-        self._ended.clear()
+        if self._ended:
+            for sequence in self._ended:
+                del self._running[sequence.request_id]
+                self._put_away(sequence, keep=sequence.request.keep_kv)
+            self._ended.clear()
 
     def end(self, sequence: Sequence, reason: EndReason) -> None:
         """End a live request wherever it is. STOP pins KV that is to be kept; the other reasons drop it."""
@@ -210,6 +314,26 @@ class Roster:
             prefix_hit_tokens=self._hit,
         )
 
+    def _room(self, sequence: Sequence) -> tuple[int, int]:
+        """Tokens of room it needs to start, and how many must stay free beside it."""
+        if not self.grows:
+            return sequence.prompt_tokens + sequence.max_tokens, 0
+        if self._active():
+            return sequence.known, int(self._config.watermark * self.ledger.capacity_tokens)
+        return sequence.known, 0  # alone, it may take everything
+
+    def _run(self, sequence: Sequence) -> None:
+        self._orders += 1
+        sequence.order = self._orders
+        self._running[sequence.request_id] = sequence
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        del self._running[sequence.request_id]
+        if sequence.lockstep is not None:
+            self.lockstep.leave(sequence)
+        else:
+            self.prefilling.pop(sequence.order, None)
+
     def _active(self) -> int:
         return len(self._running) - len(self._ended) + len(self._pulling)
 
@@ -231,7 +355,8 @@ class Roster:
 
     def _leave(self, sequence: Sequence, *, keep: bool) -> None:
         request_id = sequence.request_id
-        if self._running.pop(request_id, None) is not None:
+        if request_id in self._running:
+            self._stop_running(sequence)
             self._put_away(sequence, keep=keep)
             return
         if self._pulling.pop(request_id, None) is not None:
@@ -239,3 +364,7 @@ class Roster:
         else:
             self._waiting.remove(sequence)
         del self._live[request_id]
+
+
+def _order(sequence: Sequence) -> int:
+    return sequence.order

@@ -1,14 +1,19 @@
-"""Values that pass between the batching loop and whoever drives it."""
+"""Values that pass between the batching loop and whoever drives it.
+
+Those made once an iteration or token are structs of msgspec, whose construction costs a fraction of a dataclass's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from disagg_engine.errors import SettingError
-from disagg_engine.timemodel.shapes import BatchShape, IterationCost
+from disagg_engine.timemodel.shapes import BatchShape, Chunk
 
 
 class FirstToken(StrEnum):
@@ -31,11 +36,11 @@ class EndReason(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the loop sees it: lengths and keys, no text.
 
-    `block_keys` are the chained keys of the prompt's full blocks (any hashable; `()` switches reuse off for it).
+    `block_keys` are the chained keys of its full blocks (any hashable; `()` switches reuse off for it): the prompt's,
+    and the output's too where they are known beforehand.
     `remote_kv`: the prompt's KV is to be pulled from elsewhere instead of computed here.
     `keep_kv`: when the request ends by length or `finish`, its KV stays pinned until `release` (a prefill leg).
     """
@@ -66,24 +71,48 @@ class Work(NamedTuple):
     emits: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
-    """One pass of the model, stamped with the engine's clock.
+class Iteration(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass of the model, or with event skipping a window of `steps` successive decode passes of the same batch.
 
-    `free_seconds` is when the first pipeline stage can take the next batch (= `end_seconds` without pipeline stages).
+    Stamped with the engine's clock. `number` counts passes, the window's first one. `decode_sequences` and
+    `decode_context_tokens` are those of the first pass; the context grows by `decode_sequences` a pass. The first pass
+    takes `step_seconds`, each later one `step_growth_seconds` more than the one before. `free_seconds` is when the
+    first pipeline stage can take the next batch (= `end_seconds` without pipeline stages).
     """
 
     number: int
     start_seconds: float
     end_seconds: float
     free_seconds: float
-    shape: BatchShape
-    cost: IterationCost
-    works: tuple[Work, ...]
+    chunks: tuple[Chunk, ...] = ()
+    decode_sequences: int = 0
+    decode_context_tokens: int = 0
+    steps: int = 1
+    step_seconds: float = 0.0
+    step_growth_seconds: float = 0.0
+
+    @property
+    def shape(self) -> BatchShape:
+        """The work of the first pass."""
+        return BatchShape(
+            chunks=self.chunks,
+            decode_sequences=self.decode_sequences,
+            decode_context_tokens=self.decode_context_tokens,
+        )
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens it computes."""
+        return sum(chunk.new_tokens for chunk in self.chunks)
+
+    def step_ends(self) -> Iterator[float]:
+        """When each of its passes ends, in closed form."""
+        for step in range(1, self.steps):
+            yield self.start_seconds + step * (self.step_seconds + self.step_growth_seconds * (step - 1) * 0.5)
+        yield self.end_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(msgspec.Struct, frozen=True):
     """The `index`-th output token (from 1) of a request exists at `seconds`. `last`: it has reached `max_tokens`."""
 
     request_id: str
@@ -92,13 +121,26 @@ class Emission:
     last: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """A finished iteration. `works` leaves out sequences that were cancelled or ended meanwhile."""
+class Gap(NamedTuple):
+    """That many sequences got a token `seconds` after the one before it."""
+
+    seconds: float
+    sequences: int
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished iteration.
+
+    `works` leaves out sequences that were cancelled or ended meanwhile. With event skipping it lists prompts alone, and
+    `emissions` first and last tokens alone; `tokens` always counts all output tokens that came into being. `gaps` are
+    the times between tokens that ended in it, where the loop was asked for them.
+    """
 
     iteration: Iteration
-    works: tuple[Work, ...]
-    emissions: tuple[Emission, ...]
+    works: tuple[Work, ...] = ()
+    emissions: tuple[Emission, ...] = ()
+    tokens: int = 0
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +157,15 @@ class Transfer:
         return self.prompt_tokens - self.cached_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to do now. `iteration` is None when nothing can run before the next event."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do now. `iteration` is None when nothing can run before the next event.
 
-    iteration: Iteration | None
-    transfers: tuple[Transfer, ...]
-    preempted: tuple[str, ...]
+    With event skipping an input may still cut the iteration short: what was done is what `Completed` says.
+    """
+
+    iteration: Iteration | None = None
+    transfers: tuple[Transfer, ...] = ()
+    preempted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,10 @@ class BlockLedger:
         return self.capacity_tokens - self.free_tokens
 
     @property
+    def listening(self) -> bool:
+        return self._caching and self._listener is not None
+
+    @property
     def cached_tokens(self) -> int:
         """Room of blocks that nobody holds but that can be found again; part of `free_tokens`."""
         return len(self._cached) * self._block

@@ -38,6 +38,10 @@ class CountingLedger:
     def used_tokens(self) -> int:
         return (self._total - self._free) * self._block
 
+    @property
+    def listening(self) -> bool:
+        return False
+
     def match(self, keys: Sequence[Hashable], tokens: int) -> int:
         return 0
 

@@ -34,6 +34,11 @@ class KvLedger(Protocol):
         """Room held by open sequences; capacity − free. A shared block counts once."""
         ...
 
+    @property
+    def listening(self) -> bool:
+        """Whether somebody is told when blocks become findable or cease to be, and so when that is matters."""
+        ...
+
     def match(self, keys: Sequence[Hashable], tokens: int) -> int:
         """How many leading tokens of a `tokens` long sequence are cached; always fewer than `tokens` (case WB6)."""
         ...

@@ -8,15 +8,16 @@ and in order.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
 
-from disagg_engine.batching import BatchingLoop, Completed, FirstToken, Iteration, Request, Transfer
+from disagg_engine.batching import BatchingLoop, Completed, FirstToken, Iteration, Request, Transfer, Work
 from disagg_engine.catalogue import Catalogue, default
 from disagg_engine.instance import Instance
-from disagg_engine.timemodel import BatchShape, IterationCost, Roofline
+from disagg_engine.timemodel import BatchShape, DecodeLine, IterationCost, Roofline, window_seconds
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class LinearTime:
     per_token: float = 0.001
     per_context: float = 0.0
     stages: int = 1
+    closed_form: bool = False
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         seconds = self.fixed + self.per_token * batch.new_tokens + self.per_context * batch.reread_tokens
@@ -39,7 +41,14 @@ class LinearTime:
         )
 
     def decode_window(self, sequences: int, context_tokens: int, steps: int, /) -> float | None:
-        return None
+        if not self.closed_form:
+            return None
+        return window_seconds(
+            self.decode_lines(sequences), sequences=sequences, context_tokens=context_tokens, steps=steps
+        )
+
+    def decode_lines(self, sequences: int, /) -> tuple[DecodeLine, ...]:
+        return (DecodeLine(math.inf, self.fixed + self.per_token * sequences, self.per_context),)
 
 
 @dataclass
@@ -51,8 +60,10 @@ class Driver:
     first_token: FirstToken = FirstToken.LOGITS
     on_emission: Callable[[str, int, float], None] | None = None
     tokens: dict[str, list[float]] = field(default_factory=dict)
+    marks: dict[str, dict[int, float]] = field(default_factory=dict)
     iterations: list[Iteration] = field(default_factory=list)
     completed: list[Completed] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     clock: float = 0.0
@@ -95,7 +106,6 @@ class Driver:
                 if plan.iteration is not None:
                     assert plan.iteration.start_seconds == now
                     assert plan.iteration.end_seconds > now
-                    self.iterations.append(plan.iteration)
                 self._pull(plan.transfers, now)
             self.check()
 
@@ -115,10 +125,15 @@ class Driver:
     def _complete(self, now: float) -> None:
         for done in self.loop.complete(now=now):
             self.completed.append(done)
+            self.iterations.append(done.iteration)
+            self.works.extend(done.works)
             for emission in done.emissions:
                 self._emit(emission.request_id, emission.index, emission.seconds)
 
     def _emit(self, request_id: str, index: int, seconds: float) -> None:
+        self.marks.setdefault(request_id, {})[index] = seconds
+        if self.loop.event_skipping:  # tells first and last tokens alone
+            return
         times = self.tokens.setdefault(request_id, [])
         offset = 1 if self.first_token is FirstToken.PREFILL and not times else 0
         if not times and offset and index == 2:

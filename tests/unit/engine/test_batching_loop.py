@@ -86,7 +86,7 @@ def test_sequences_are_limited(loop_of: Callable[..., BatchingLoop], driver: typ
     run = driver(loop_of(max_sequences=3))
     run.submit_all([request(str(n), 10, 5) for n in range(10)])
     run.run()
-    assert max(len(i.works) for i in run.iterations) == 3
+    assert max(len(c.works) for c in run.completed) == 3
     assert len(run.tokens) == 10
 
 
@@ -172,7 +172,7 @@ def test_sm8_preempted_request_keeps_its_first_token_and_pays_for_the_recomputat
     assert len(old) == len(young) == 60
     assert young[0] == old[0], "its first token was out before the preemption and stays"
     assert young[-1] > old[-1], "it waited"
-    recomputed = [w for i in run.iterations for w in i.works if w.request_id == "young" and w.new_tokens > 100]
+    recomputed = [w for w in run.works if w.request_id == "young" and w.new_tokens > 100]
     assert len(recomputed) == 1, "prompt and output so far are computed again in one go"
     assert young == sorted(young)
 
@@ -222,7 +222,7 @@ def test_wb6_same_prompt_twice_computes_at_most_a_block(loop_of: Callable[..., B
     run.submit(request("first", 64, 3, block_keys=keys), at=0.0)
     run.submit(request("again", 64, 3, block_keys=keys), at=1.0)
     run.run()
-    work = next(w for i in run.iterations for w in i.works if w.request_id == "again")
+    work = next(w for w in run.works if w.request_id == "again")
     assert (work.start_tokens, work.new_tokens) == (48, 16)
     assert run.tokens["again"][0] > 1.0
     assert len(run.tokens["again"]) == 3
@@ -242,9 +242,8 @@ def test_wb7_reuse_covers_the_whole_prompt_under_chunking(
     run.submit(request("again", prompt, 2, block_keys=keys), at=1000.0)
     run.run()
     computed = {"first": 0, "again": 0}
-    for iteration in run.iterations:
-        for work in iteration.works:
-            computed[work.request_id] += work.new_tokens
+    for work in run.works:
+        computed[work.request_id] += work.new_tokens
     assert computed == {"first": prompt + 1, "again": 16 + 1}
 
 
@@ -260,7 +259,7 @@ def test_output_blocks_are_found_by_the_next_turn(loop_of: Callable[..., Batchin
     run.submit(request("turn1", 8, 9, block_keys=("k1", "k2")))
     run.submit(request("turn2", 20, 2, block_keys=("k1", "k2", "k3", "k4", "k5")), at=5.0)
     run.run()
-    work = next(w for i in run.iterations for w in i.works if w.request_id == "turn2")
+    work = next(w for w in run.works if w.request_id == "turn2")
     assert work.start_tokens == 16, "the last output token's KV was never written"
 
 
@@ -319,13 +318,12 @@ def test_late_driver_does_not_delay_the_engine(loop_of: Callable[..., BatchingLo
     loop.complete(now=end)
     second = loop.plan(now=end).iteration
     assert second is not None
-    assert [work.request_id for work in second.works] == ["a"]
     third_start = loop.next_seconds()
     assert third_start == second.end_seconds
-    loop.complete(now=third_start)
+    assert [work.request_id for done in loop.complete(now=third_start) for work in done.works] == ["a"]
     third = loop.plan(now=third_start).iteration
     assert third is not None
-    assert [work.request_id for work in third.works] == ["b"]
+    assert [work.request_id for done in loop.complete(now=third.end_seconds) for work in done.works] == ["b"]
 
 
 def test_arrival_known_ahead_is_planned_for(loop_of: Callable[..., BatchingLoop]) -> None:

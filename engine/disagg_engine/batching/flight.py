@@ -1,0 +1,123 @@
+"""An iteration on its way, and how a window of them is cut.
+
+A window is `steps` decode iterations of the same batch. The first takes `first_seconds`, each later one
+`growth_seconds` more than the one before, because the context grows by the same number of tokens a step; so step j ends
+
+    E(j) = start + j · (first + growth · (j − 1) / 2)
+
+An input at time t finds the step in flight that has E(j − 1) < t <= E(j): those before it are done, that one runs to
+its end, and whatever the input changes takes effect after it. That is what a loop that plans every iteration does.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from disagg_engine.batching.sequence import Sequence
+from disagg_engine.batching.types import Gap, Iteration
+from disagg_engine.timemodel.shapes import Chunk
+
+
+class Flight:
+    """See the module's text.
+
+    takes: prompt chunks, and with pipeline stages decodes, as (sequence, start_tokens, new_tokens, emits).
+    decodes: whether the lockstep takes part. done: steps of the window that have been accounted for already, because
+    it was cut; tokens and gaps: what they brought.
+    """
+
+    __slots__ = (
+        "chunks",
+        "context_tokens",
+        "decodes",
+        "done",
+        "end_seconds",
+        "first_seconds",
+        "free_seconds",
+        "gaps",
+        "growth_seconds",
+        "number",
+        "sequences",
+        "start_seconds",
+        "steps",
+        "takes",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        start_seconds: float,
+        end_seconds: float,
+        free_seconds: float,
+        first_seconds: float,
+        growth_seconds: float,
+        steps: int,
+        decodes: bool,
+        sequences: int,
+        context_tokens: int,
+        chunks: tuple[Chunk, ...],
+        takes: list[tuple[Sequence, int, int, bool]],
+    ) -> None:
+        self.number = number
+        self.start_seconds = start_seconds
+        self.end_seconds = end_seconds
+        self.free_seconds = free_seconds
+        self.first_seconds = first_seconds
+        self.growth_seconds = growth_seconds
+        self.steps = steps
+        self.decodes = decodes
+        self.sequences = sequences
+        self.context_tokens = context_tokens
+        self.chunks = chunks
+        self.takes = takes
+        self.done = 0
+        self.tokens = 0
+        self.gaps: list[Gap] = []
+
+    def end_of(self, step: int) -> float:
+        """When step number `step` (from 1) of the window ends."""
+        return end_of(step, start=self.start_seconds, first=self.first_seconds, growth=self.growth_seconds)
+
+    def step_at(self, now: float) -> int:
+        """The step in flight at `now`: the first that ends at or after it, the last at most."""
+        return steps_until(
+            now, start=self.start_seconds, first=self.first_seconds, growth=self.growth_seconds, limit=self.steps
+        )
+
+    def iteration(self) -> Iteration:
+        """As its driver gets to see it."""
+        return Iteration(
+            number=self.number,
+            start_seconds=self.start_seconds,
+            end_seconds=self.end_seconds,
+            free_seconds=self.free_seconds,
+            chunks=self.chunks,
+            decode_sequences=self.sequences,
+            decode_context_tokens=self.context_tokens,
+            steps=self.steps,
+            step_seconds=self.first_seconds,
+            step_growth_seconds=self.growth_seconds,
+        )
+
+
+def end_of(step: int, *, start: float, first: float, growth: float) -> float:
+    """When a window's step number `step` (from 1) ends: E in the module's text."""
+    return start + step * (first + growth * (step - 1) * 0.5)
+
+
+def steps_until(now: float, *, start: float, first: float, growth: float, limit: int) -> int:
+    """The first step of a window that ends at or after `now`, at most `limit`."""
+    seconds = now - start
+    if seconds <= first:
+        return 1
+    linear = first - 0.5 * growth
+    # This form of the root of the quadratic neither cancels nor divides by zero when the growth is small or zero.
+    root = linear + sqrt(max(0.0, linear * linear + 2.0 * growth * seconds))
+    step = min(limit, max(1, int(2.0 * seconds / root))) if root > 0.0 else 1
+    while step > 1 and end_of(step - 1, start=start, first=first, growth=growth) >= now:
+        step -= 1
+    while step < limit and end_of(step, start=start, first=first, growth=growth) < now:
+        step += 1
+    return step

@@ -1,0 +1,97 @@
+"""What a composer sees of the loop, and does to it, while it composes one iteration."""
+
+from __future__ import annotations
+
+from disagg_engine.batching.config import BatchingConfig
+from disagg_engine.batching.roster import Roster
+from disagg_engine.batching.sequence import Sequence
+
+Take = tuple[Sequence, int]
+"""A sequence and how many tokens of it the iteration computes."""
+
+
+class View:
+    """One iteration in the making; `open` starts the next.
+
+    takes: prompt chunks taken so far, and with pipeline stages decodes. decodes: the lockstep takes part. steady: the
+    following iterations would be composed alike, as long as they are decodes of the same batch and nothing happens.
+    preempted: who was thrown out.
+    """
+
+    def __init__(self, roster: Roster, *, config: BatchingConfig) -> None:
+        self._roster = roster
+        self._pipeline = config.pipeline
+        self.open(float("-inf"))
+
+    def open(self, now: float) -> None:
+        """Start composing an iteration that begins at `now`."""
+        self.now = now
+        self.takes: list[Take] = []
+        self.decodes = False
+        self.steady = True
+        self.preempted: list[str] = []
+        if self._roster.arriving:
+            self._roster.settle(now=now)
+
+    def take(self, sequence: Sequence, tokens: int) -> None:
+        """The iteration computes that many further tokens of the sequence."""
+        self.takes.append((sequence, tokens))
+
+    def prefilling(self) -> list[Sequence]:
+        """Running sequences with more than a decode to compute that may take part, in the order they were admitted."""
+        if self._pipeline == 1:
+            return list(self._roster.prefilling.values())
+        return [s for s in self._candidates() if not s.decodes]
+
+    def can_decode(self) -> bool:
+        """Whether a running sequence could decode now."""
+        if self._pipeline == 1:
+            return self._roster.lockstep.size > 0
+        return any(s.decodes for s in self._candidates())
+
+    def decode(self) -> int:
+        """Everybody who decodes takes part, as far as there is room; how many do.
+
+        With pipeline stages it is one micro-batch of them: its share of all that decode, those in flight included, and
+        it takes whoever waited longest.
+        """
+        roster = self._roster
+        if self._pipeline == 1:
+            if roster.grows:
+                roster.grow_members(self.preempted)
+            self.decodes = roster.lockstep.size > 0
+            return roster.lockstep.size
+        ready = [s for s in self._candidates() if s.decodes]
+        if ready:
+            share = -(-sum(1 for s in roster.running() if s.decodes) // self._pipeline)
+            ready = sorted(ready, key=_served)[:share]
+        taken = [s for s in ready if s.held > 0 and roster.make_room(s, self.preempted)]
+        # The order is not that of admission, so a later one may have thrown out one taken before it.
+        taken = [s for s in taken if s.held > 0]
+        self.takes.extend((s, 1) for s in taken)
+        return len(taken)
+
+    def head(self) -> Sequence | None:
+        """The first of the queue, if it has arrived. Requests to be pulled before it are given room on the way."""
+        roster = self._roster
+        head = roster.head()
+        if head is not None and head.remote:
+            roster.admit_pulls(now=self.now)
+            head = roster.head()
+        return None if head is None or head.remote or head.ready_seconds > self.now else head
+
+    def head_tokens(self, head: Sequence) -> int:
+        """Tokens the head has to compute, what is cached now left out."""
+        return head.known - self._roster.ledger.match(head.keys, head.known) if head.keys else head.known
+
+    def admit(self) -> bool:
+        """Move the head to the running set; False if there is no room for it."""
+        return self._roster.admit_head(now=self.now)
+
+    def _candidates(self) -> list[Sequence]:
+        now = self.now
+        return [s for s in self._roster.running() if not s.flying and s.ready_seconds <= now]
+
+
+def _served(sequence: Sequence) -> int:
+    return sequence.served
