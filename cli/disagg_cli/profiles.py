@@ -6,10 +6,7 @@ the planner's own settings, which the operator copies from the workers'.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from disagg_contract.config import PlannerConfig
-from disagg_contract.errors import DocumentError
 from disagg_contract.labels import Role
 from disagg_contract.profile import Profile
 from disagg_engine.batching.config import BatchingConfig
@@ -19,12 +16,13 @@ from disagg_engine.profile import compute_profile
 
 from .catalogues import read_catalogue
 from .errors import UsageError
+from .instances import read_profile
 
 
 def profile_for(config: PlannerConfig) -> Profile:
     """The profile that `config` names, or the one of the instances it describes. Raises `UsageError`."""
     if config.profile:
-        return _read(config.profile)
+        return read_profile(config.profile)
     catalogue = read_catalogue(config.catalogue)
     try:
         model = catalogue.model(config.model)
@@ -52,12 +50,3 @@ def _batching(config: PlannerConfig, role: Role, pipeline: int) -> BatchingConfi
         max_sequences=config.max_sequences,
         pipeline=pipeline,
     )
-
-
-def _read(path: str) -> Profile:
-    try:
-        return Profile.from_json(Path(path).read_bytes(), what=path)
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except DocumentError as error:
-        raise UsageError(str(error)) from None

@@ -42,6 +42,7 @@ class Command:
 
 
 _TRY = "try it, without Kubernetes"
+_PLAN = "plan, without GPUs"
 _SEE = "look things up"
 _RUN = "programs (the operator and `disagg up` start these)"
 
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "up": Command(_TRY, "run a DisaggDeployment as local processes", "up"),
     "status": Command(_TRY, "show what runs under `disagg up`", "status"),
     "replay": Command(_TRY, "send a trace to a server and report latencies and SLO attainment", "replay"),
+    "step": Command(_PLAN, "time one iteration of a model on GPUs, and say what limits it", "step"),
     "gpus": Command(_SEE, "list the GPUs that can be simulated", "catalogue"),
     "models": Command(_SEE, "list the models that can be simulated", "catalogue"),
     "links": Command(_SEE, "list the links that KV can travel over", "catalogue"),

@@ -1,0 +1,115 @@
+"""Instances and time models from command-line options."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from disagg_contract.errors import DocumentError
+from disagg_contract.profile import Profile
+from disagg_engine.catalogue import Catalogue, Precision
+from disagg_engine.errors import EngineError
+from disagg_engine.instance import Instance
+from disagg_engine.timemodel import TimeModel, TimeModelKind, time_model
+
+from .errors import UsageError
+from .parsing import Parser, choice, count
+
+KERNELS = "kernels"
+"""The time model made of kernel measurements: its tables come from an installed package, so it is built here."""
+
+TIME_MODELS = (*(kind.value for kind in TimeModelKind if kind is not TimeModelKind.ANALYTIC), KERNELS)
+
+_SPREAD = {
+    "tensor": "GPUs that share each layer",
+    "pipeline": "pipeline stages",
+    "data-parallel": "ranks with an attention of their own (mixtures of experts)",
+    "expert-parallel": "GPUs over which whole experts are spread",
+}
+
+
+def add_instance_options(parser: Parser) -> None:
+    """`--model`, `--gpu`, how the instance is spread, and its precisions."""
+    parser.add_argument("--model", required=True, metavar="M", help="a name from disagg models")
+    parser.add_argument("--gpu", required=True, metavar="G", help="a name from disagg gpus")
+    for name, what in _SPREAD.items():
+        parser.add_argument(f"--{name}", type=count, default=1, metavar="N", help=f"{what} (1)")
+    parser.add_argument(
+        "--weights",
+        type=partial(choice, "precision", [precision.value for precision in Precision]),
+        default="fp16",
+        metavar="P",
+        help="precision of the weights: fp16 (default), fp8 or fp4",
+    )
+    parser.add_argument(
+        "--kv",
+        type=partial(choice, "precision", ["fp16", "fp8"]),
+        default="fp16",
+        metavar="P",
+        help="precision of the KV: fp16 (default) or fp8",
+    )
+    parser.add_argument("--catalogue", metavar="FILE", help="YAML file with further GPUs and models")
+
+
+def add_time_model_options(parser: Parser) -> None:
+    """`--time-model` and what some of the models need."""
+    parser.add_argument(
+        "--time-model",
+        type=partial(choice, "time model", TIME_MODELS),
+        default=TimeModelKind.ROOFLINE.value,
+        metavar="KIND",
+        help="roofline (default), fitted (DistServe's published coefficients), profile (measured tables), or kernels "
+        "(the kernel measurements of aiconfigurator-core; needs the extra disagg[kernels])",
+    )
+    parser.add_argument("--profile", metavar="FILE", help="profile for --time-model profile")
+    parser.add_argument(
+        "--backend",
+        metavar="ENGINE",
+        help="engine that was measured: distserve or vllm (fitted), vllm, trtllm or sglang (kernels)",
+    )
+
+
+def build_instance(arguments: argparse.Namespace, catalogue: Catalogue) -> Instance:
+    """The instance that the options describe. Raises `UsageError`."""
+    try:
+        return Instance(
+            model=catalogue.model(arguments.model),
+            gpu=catalogue.gpu(arguments.gpu),
+            tensor=arguments.tensor,
+            pipeline=arguments.pipeline,
+            data_parallel=arguments.data_parallel,
+            expert_parallel=arguments.expert_parallel,
+            weight_precision=Precision(arguments.weights),
+            kv_precision=Precision(arguments.kv),
+        )
+    except EngineError as error:
+        raise UsageError(str(error)) from None
+
+
+def build_time_model(arguments: argparse.Namespace, instance: Instance) -> TimeModel:
+    """The time model that the options name, for `instance`. Raises `UsageError`."""
+    kind, backend = arguments.time_model, arguments.backend
+    profile = read_profile(arguments.profile) if arguments.profile else None
+    if profile is not None and kind != TimeModelKind.PROFILE:
+        raise UsageError(f"--profile is for --time-model profile; the time model is {kind}")
+    if backend is not None and kind not in (TimeModelKind.FITTED, KERNELS):
+        raise UsageError(f"--backend is for --time-model fitted or kernels; the time model is {kind}")
+    try:
+        if kind == KERNELS:
+            from .kernels import kernel_time_model
+
+            return kernel_time_model(instance, backend=backend or "vllm")
+        return time_model(kind, instance, profile=profile, backend=backend or "distserve")
+    except EngineError as error:
+        raise UsageError(str(error)) from None
+
+
+def read_profile(path: str) -> Profile:
+    """The profile in a file. Raises `UsageError`."""
+    try:
+        return Profile.from_json(Path(path).read_bytes(), what=path)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except DocumentError as error:
+        raise UsageError(str(error)) from None
