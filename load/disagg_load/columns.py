@@ -27,6 +27,7 @@ class Columns:
     hash_ids: for each request the ids of its prompt's blocks of `block_tokens` (the last may be partial), chained as in
     `disagg_load.requests`; None where no prompt shares a prefix.
     priorities: array of "i", higher first; None where all are equal.
+    sessions: array of "i", the number of the conversation that a request is a turn of; None where there are none.
     """
 
     name: str
@@ -36,10 +37,11 @@ class Columns:
     hash_ids: Sequence[Sequence[int]] | None = None
     block_tokens: int = DEFAULT_BLOCK_TOKENS
     priorities: array[int] | None = None
+    sessions: array[int] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival_seconds)
-        for field in ("input_tokens", "output_tokens", "hash_ids", "priorities"):
+        for field in ("input_tokens", "output_tokens", "hash_ids", "priorities", "sessions"):
             column = getattr(self, field)
             if column is not None and len(column) != count:
                 raise WorkloadError(f"{field} has {len(column)} rows; {count} are needed, one a request")
@@ -76,7 +78,7 @@ class Columns:
         )
 
     def workload(self) -> Workload:
-        """The same requests as objects (priorities have no place there)."""
+        """The same requests as objects (priorities and sessions have no place there)."""
         nothing: Sequence[int] = ()
         rows = zip(
             self.arrival_seconds,
@@ -126,6 +128,7 @@ class Columns:
             output_tokens=self.output_tokens[start:stop],
             hash_ids=None if self.hash_ids is None else self.hash_ids[start:stop],
             priorities=None if self.priorities is None else self.priorities[start:stop],
+            sessions=None if self.sessions is None else self.sessions[start:stop],
         )
 
     def at_rate(self, factor: float) -> Columns:

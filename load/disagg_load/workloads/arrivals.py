@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Protocol
 
 import numpy as np
@@ -36,8 +36,8 @@ class Arrivals(Protocol):
         """Mean requests a second."""
         ...
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
-        """Arrival times in seconds, ascending from 0, without end, a block at a time."""
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
+        """Arrival times in seconds, ascending from 0, a block at a time, without end or to beyond `until_seconds`."""
         ...
 
 
@@ -75,7 +75,7 @@ class ClockArrivals:
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times."""
         first = 0
         for size in block_sizes():
@@ -92,7 +92,7 @@ class PoissonArrivals:
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times."""
         stream = streams.stream("arrivals")
         return (times / self.rate for times in _sums(-portable.log(stream.uniforms(size)) for size in block_sizes()))
@@ -110,7 +110,7 @@ class GammaArrivals:
         if not (isfinite(self.cv) and self.cv > 0):
             raise WorkloadError(f"an inter-arrival CV of {self.cv} was asked for, a number above 0 is needed")
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times."""
         shape = self.cv**-2
         stream = streams.stream("arrivals")
@@ -148,7 +148,7 @@ class EmpiricalArrivals:
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times."""
         stream = streams.stream("arrivals")
         mean = self.gaps_seconds.mean()
@@ -168,7 +168,7 @@ class TickedArrivals:
         if not (isfinite(self.tick_seconds) and self.tick_seconds > 0):
             raise WorkloadError(f"a tick of {self.tick_seconds} s was asked for, a number above 0 is needed")
 
-    def blocks(self, streams: Streams) -> Iterator[Floats]:
+    def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times, all of them multiples of the tick."""
         for times in PoissonArrivals(self.rate).blocks(streams):
             yield np.floor(times / self.tick_seconds) * self.tick_seconds

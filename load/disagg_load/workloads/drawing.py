@@ -70,7 +70,8 @@ def arrival_blocks(
         raise WorkloadError(f"{requests} requests were asked for, at least 1 is needed")
     if seconds is not None and not 0 < seconds < float("inf"):
         raise WorkloadError(f"a load of {seconds} seconds was asked for, a number above 0 is needed")
-    return _bounded(arrivals.blocks(streams), requests, seconds)
+    blocks = arrivals.blocks(streams) if seconds is None else arrivals.blocks(streams, until_seconds=seconds)
+    return _bounded(blocks, requests, seconds)
 
 
 def _bounded(blocks: Iterator[Floats], requests: int | None, seconds: float | None) -> Iterator[Floats]:

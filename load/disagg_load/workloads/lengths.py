@@ -7,7 +7,7 @@ its logarithm: mu = ln(mean) - sigma^2 / 2. Lengths are rounded to whole tokens 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite, log
 from typing import Protocol
 
@@ -103,19 +103,18 @@ class EmpiricalLengths:
 
 @dataclass(frozen=True)
 class Phase:
-    """From `start_seconds` (inclusive) to `end_seconds` the mean length is `mean_tokens`."""
+    """Requests that arrive from `start_seconds` (inclusive) to `end_seconds` have lengths of their own."""
 
     start_seconds: float
     end_seconds: float
-    mean_tokens: float
+    lengths: Lengths
 
 
 @dataclass(frozen=True)
 class PhasedLengths:
-    """Lognormal lengths whose mean depends on when the request arrives: in the first phase that holds its arrival,
-    that one's mean, and otherwise that of `usual`."""
+    """Lengths by time of arrival: those of the first phase that holds it, else `usual`."""
 
-    usual: LognormalLengths
+    usual: Lengths
     phases: tuple[Phase, ...]
 
     @property
@@ -128,6 +127,5 @@ class PhasedLengths:
         result = self.usual.tokens(uniforms, arrival_seconds)
         for phase in reversed(self.phases):
             inside = (arrival_seconds >= phase.start_seconds) & (arrival_seconds < phase.end_seconds)
-            here = replace(self.usual, mean_tokens=phase.mean_tokens)
-            result[inside] = here.tokens(uniforms[inside], arrival_seconds[inside])
+            result[inside] = phase.lengths.tokens(uniforms[inside], arrival_seconds[inside])
         return result
