@@ -5,7 +5,7 @@ start of a simulated instance with the load that was put on it; a prompt is its 
 What is charged, and when it is given back, is what the router does: a leg is charged when it is sent, its prompt tokens
 leave the queue with the first token, the rest is given back when the leg ends. A decode leg has nothing to prefill.
 
-Blocks are named as the ledgers name them (`cluster.prompts`). A group whose ledger only counts finds nothing again, so
+Blocks are named as the ledgers name them (`prompts`). A group whose ledger only counts finds nothing again, so
 its prompts come without names.
 """
 
@@ -19,9 +19,43 @@ from disagg_contract.labels import Role
 from disagg_router.core.candidates import Charge
 from disagg_router.core.policies import Policy, make_policy
 from disagg_simulator.deployment import Deployment, Group
+from disagg_simulator.prompts import Prompts
 
 MAX_POOLS: Final = 64
 """Pools remembered at a time; a fleet has one or two until it changes."""
+
+
+class Routing(Protocol):
+    """Chooses among instances of one role; instances are numbered over the whole run, requests by index.
+
+    A pool is the tuple of the numbers that may be chosen, in ascending order; it is the same object until the fleet
+    changes. Whoever drives it asks at the moment a leg starts and tells what became of it, as a router knows its own
+    dispatches and their ends.
+    """
+
+    def joined(self, number: int, group: Group, /) -> None:
+        """An instance exists from now on (again, with nothing on it, where it was lost before)."""
+        ...
+
+    def left(self, number: int, /) -> None:
+        """An instance was lost or stopped; what was dispatched to it has been told as ended."""
+        ...
+
+    def choose(self, pool: Sequence[int], request: int, prompt_tokens: int, /) -> int:
+        """A number of `pool`, which is not empty."""
+        ...
+
+    def dispatched(self, number: int, request: int, prompt_tokens: int, /) -> None:
+        """The request's leg went to the instance."""
+        ...
+
+    def prefilled(self, number: int, request: int, /) -> None:
+        """That leg, which goes on, has its first token: its prompt waits no longer."""
+        ...
+
+    def ended(self, number: int, request: int, prompt_tokens: int, /) -> None:
+        """That leg is over, however it ended; `prompt_tokens` is what was dispatched."""
+        ...
 
 
 class Seat:
@@ -52,18 +86,10 @@ class Prompt:
         self.hashes = hashes
 
 
-class BlockKeys(Protocol):
-    """Who names the blocks of prompts."""
-
-    def keys(self, index: int, group: Group) -> Sequence[int]:
-        """Names of the full blocks of request `index`, first block first; empty where the group finds nothing again."""
-        ...
-
-
 class RouterChoice:
     """A policy of the router as the simulator's `Routing`; `prompts` names blocks for a policy that looks at them."""
 
-    def __init__(self, policy: Policy, prompts: BlockKeys) -> None:
+    def __init__(self, policy: Policy, prompts: Prompts) -> None:
         self.policy = policy
         self._prompts = prompts
         self._seats: list[Seat] = []
@@ -124,8 +150,8 @@ class RouterChoice:
         return prompt
 
 
-def router_choice(
-    deployment: Deployment, prompts: BlockKeys, *, seed: int, prefill_seconds: Callable[[int], float] | None = None
+def routing_for(
+    deployment: Deployment, prompts: Prompts, *, seed: int, prefill_seconds: Callable[[int], float] | None = None
 ) -> RouterChoice:
     """The deployment's policy, made as the router makes it; ties are settled by `Random(seed)`.
 

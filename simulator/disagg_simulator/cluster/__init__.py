@@ -12,7 +12,6 @@ before anything else happens at that time.
 """
 
 from disagg_simulator.cluster.links import link_named
-from disagg_simulator.cluster.routing import LeastLoaded, RoundRobin, Routing, routing_for
 from disagg_simulator.cluster.run import simulate_cluster
 
-__all__ = ["LeastLoaded", "RoundRobin", "Routing", "link_named", "routing_for", "simulate_cluster"]
+__all__ = ["link_named", "simulate_cluster"]

@@ -18,11 +18,11 @@ from disagg_engine.errors import RequestTooLargeError
 from disagg_load.columns import Columns
 from disagg_simulator.cluster.links import Links
 from disagg_simulator.cluster.member import NEVER, Member, Phase
-from disagg_simulator.cluster.prompts import Prompts
-from disagg_simulator.cluster.routing import Routing, routing_for
 from disagg_simulator.deployment import Deployment, Group, Mode
 from disagg_simulator.options import DEFAULTS, Options
+from disagg_simulator.prompts import Prompts
 from disagg_simulator.recording import Outcome, Recording
+from disagg_simulator.routing import Routing, routing_for
 
 # Priorities at equal times, and with them the kinds of events.
 STEP, CHANGE, KV, ARRIVAL, PLAN = range(5)
@@ -52,7 +52,8 @@ class ClusterRun:
     ) -> None:
         self._deployment = deployment
         self._options = options
-        self._routing = routing or routing_for(deployment, seed=seed)
+        self._prompts = Prompts(requests, deployment)
+        self._routing = routing or routing_for(deployment, self._prompts, seed=seed)
         self._links = Links(deployment.link)
         self._kv_bytes = deployment.groups[0].instance.model.kv_bytes_per_token
         self._entry = {
@@ -61,7 +62,6 @@ class ClusterRun:
         }.get(deployment.mode, Role.PREFILL)
         self._pair = deployment.mode is Mode.DISAGGREGATED
         self._prefill_emits = deployment.first_token is FirstToken.PREFILL
-        self._prompts = Prompts(requests, deployment)
         self.recording = Recording.empty(deployment, requests, seed=seed, gaps=options.gaps)
         self._arrivals = requests.arrival_seconds
         self._inputs = requests.input_tokens
@@ -283,6 +283,8 @@ class ClusterRun:
     def _emitted(self, member: Member, emission: Emission, start_seconds: float) -> None:
         """A colocated or decode instance has a request's first or last token."""
         record, index, now = self.recording, int(emission.request_id), emission.seconds
+        if emission.index == 1 and member.role is Role.WORKER:
+            self._routing.prefilled(member.number, index)
         if not record.tokens[index]:
             record.tokens[index] = 1
             record.first_token[index] = now

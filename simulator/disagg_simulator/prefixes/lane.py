@@ -1,0 +1,126 @@
+"""Colocated instances with prefix reuse behind the router's choice, on one heap; equal to the cluster lane.
+
+Order at equal times is the cluster's: what has ended, then requests in their order, then what starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import heappop, heappush
+
+from disagg_engine.batching import Admission, BatchingConfig, BatchPolicy
+from disagg_engine.timemodel import CountedTimeModel
+from disagg_load.columns import Columns
+from disagg_simulator.deployment import Deployment, Group, Ledger, Mode
+from disagg_simulator.options import DEFAULTS, Lane, Options
+from disagg_simulator.prefixes.instance import NEVER, PrefixInstance
+from disagg_simulator.prompts import Prompts
+from disagg_simulator.recording import InstanceRecord, Outcome, Recording
+from disagg_simulator.routing import Routing, routing_for
+
+
+def applies(deployment: Deployment, requests: Columns, options: Options) -> bool:
+    """Whether this lane can do such a run; everything else is the cluster lane's."""
+    return (
+        deployment.mode is Mode.COLOCATED
+        and requests.priorities is None
+        and replace(options, lane=Lane.AUTO) == DEFAULTS
+        and options.lane in (Lane.AUTO, Lane.FAST)
+        and all(map(_plain, deployment.workers))
+    )
+
+
+def _plain(group: Group) -> bool:
+    """Whether a group has blocks, and batches in the one way this lane knows, whatever other settings there are."""
+    batching = group.batching
+    return (
+        group.ledger is Ledger.BLOCKS
+        and isinstance(group.time_model, CountedTimeModel)
+        and batching
+        == BatchingConfig(
+            role=batching.role,
+            policy=BatchPolicy.PREFILL_FIRST,
+            admission=Admission.RESERVE,
+            max_batched_tokens=batching.max_batched_tokens,
+            fill_tokens=batching.fill_tokens,
+            chunk_tokens=batching.chunk_tokens,
+            max_sequences=batching.max_sequences,
+            watermark=batching.watermark,
+        )
+    )
+
+
+def simulate_prefixes(
+    deployment: Deployment, requests: Columns, *, seed: int, routing: Routing | None = None
+) -> Recording:
+    """Run `requests` through a deployment that this lane `applies` to. `routing`: instead of its policy."""
+    recording = Recording.empty(deployment, requests, seed=seed)
+    prompts = Prompts(requests, deployment)
+    routing = routing or routing_for(deployment, prompts, seed=seed)
+    instances = _instances(deployment, recording, routing)
+    _run(requests, recording, instances, routing, prompts)
+    return recording
+
+
+def _instances(deployment: Deployment, recording: Recording, routing: Routing) -> list[PrefixInstance]:
+    instances: list[PrefixInstance] = []
+    for group in deployment.workers:
+        model = group.time_model
+        assert isinstance(model, CountedTimeModel)
+        for _ in range(group.replicas):
+            number = len(instances)
+            record = InstanceRecord(
+                name=f"{group.role.value}-{number}",
+                role=group.role,
+                gpus=group.instance.gpus,
+                capacity_tokens=group.capacity_tokens,
+            )
+            recording.instances.append(record)
+            instances.append(PrefixInstance(number, group, model, recording=recording, record=record))
+            routing.joined(number, group)
+    return instances
+
+
+def _run(
+    requests: Columns, recording: Recording, instances: list[PrefixInstance], routing: Routing, prompts: Prompts
+) -> None:
+    arrivals, inputs, outputs = requests.arrival_seconds, requests.input_tokens, requests.output_tokens
+    placed, also_placed = recording.prefill_instance, recording.decode_instance
+    choose, dispatched, prefilled, ended = routing.choose, routing.dispatched, routing.prefilled, routing.ended
+    count, pool = len(requests), tuple(range(len(instances)))
+    # Entries (time, instance); one counts only while its time is the one the instance is due at.
+    heap: list[tuple[float, int]] = []
+    request = 0
+    arrival = arrivals[0] if count else NEVER
+    while heap or arrival != NEVER:
+        now = heap[0][0] if heap and heap[0][0] < arrival else arrival
+        free = []
+        while heap and heap[0][0] == now:
+            instance = instances[heappop(heap)[1]]
+            if instance.due == now:
+                for over in instance.complete(now=now):
+                    ended(instance.number, over, inputs[over])
+                    recording.end_seconds = now
+                for begun in instance.first:
+                    prefilled(instance.number, begun)
+                free.append(instance)
+        while arrival == now:
+            prompt = inputs[request]
+            number = choose(pool, request, prompt) if len(pool) > 1 else 0
+            instance = instances[number]
+            placed[request] = also_placed[request] = number
+            if prompt + outputs[request] > instance.capacity_tokens:
+                recording.outcome[request] = Outcome.REFUSED
+                recording.end_seconds = now
+            else:
+                dispatched(number, request, prompt)
+                if instance.arrive(request, prompts.keys(request, instance.group), now=now):
+                    if instance.due == NEVER:
+                        free.append(instance)
+                    else:
+                        heappush(heap, (instance.due, number))
+            request += 1
+            arrival = arrivals[request] if request < count else NEVER
+        for instance in free:
+            if instance.plan(now=now):
+                heappush(heap, (instance.due, instance.number))
