@@ -38,11 +38,11 @@ Role by role
   A request without remote_kv is prefilled here like on a colocated worker.
 
 Event skipping (a simulator's driver)
-- `BatchingLoop(…, event_skipping=True)` plans windows of decode iterations: `Iteration.steps` of them, `end_seconds` the
-  end of the last. The driver stays the same. An input at a time within the window cuts it to the step in flight then, so
-  ask `next_seconds` after each input, and never report an input before one of an earlier time.
-- `Completed` says what was done: `iteration.steps`, all `tokens`, `works` of prompts alone, and of the emissions those of
-  first and last tokens alone. With `record_gaps=True`, `gaps` are the times between tokens.
+- `BatchingLoop(…, event_skipping=True)` plans windows of decode iterations: `Iteration.steps` of them, `end_seconds`
+  the end of the last. The driver stays the same. An input at a time within the window cuts it to the step in flight
+  then, so ask `next_seconds` after each input, and report inputs in the order of their times.
+- `Completed` says what was done: `iteration.steps`, all `tokens`, `works` of prompts alone, and of the emissions
+  those of first and last tokens alone. With `record_gaps=True`, `gaps` are the times between tokens.
 - `ledger.used_tokens` and `admitted` are within a window those of its start.
 - Give all `block_keys` with the request, the output's included, instead of calling `add_block_keys`.
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from math import sqrt
 
+import msgspec
+
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import Gap, Iteration
-from disagg_engine.timemodel.shapes import Chunk
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """See the module's text.
 
     takes: prompt chunks, and with pipeline stages decodes, as (sequence, start_tokens, new_tokens, emits).
@@ -26,79 +27,39 @@ class Flight:
     it was cut; tokens and gaps: what they brought.
     """
 
-    __slots__ = (
-        "chunks",
-        "context_tokens",
-        "decodes",
-        "done",
-        "end_seconds",
-        "first_seconds",
-        "free_seconds",
-        "gaps",
-        "growth_seconds",
-        "number",
-        "sequences",
-        "start_seconds",
-        "steps",
-        "takes",
-        "tokens",
-    )
-
-    def __init__(
-        self,
-        *,
-        number: int,
-        start_seconds: float,
-        end_seconds: float,
-        free_seconds: float,
-        first_seconds: float,
-        growth_seconds: float,
-        steps: int,
-        decodes: bool,
-        sequences: int,
-        context_tokens: int,
-        chunks: tuple[Chunk, ...],
-        takes: list[tuple[Sequence, int, int, bool]],
-    ) -> None:
-        self.number = number
-        self.start_seconds = start_seconds
-        self.end_seconds = end_seconds
-        self.free_seconds = free_seconds
-        self.first_seconds = first_seconds
-        self.growth_seconds = growth_seconds
-        self.steps = steps
-        self.decodes = decodes
-        self.sequences = sequences
-        self.context_tokens = context_tokens
-        self.chunks = chunks
-        self.takes = takes
-        self.done = 0
-        self.tokens = 0
-        self.gaps: list[Gap] = []
+    iteration: Iteration
+    takes: list[tuple[Sequence, int, int, bool]]
+    decodes: bool
+    end_seconds: float
+    steps: int
+    done: int = 0
+    tokens: int = 0
+    gaps: list[Gap] = []
 
     def end_of(self, step: int) -> float:
         """When step number `step` (from 1) of the window ends."""
-        return end_of(step, start=self.start_seconds, first=self.first_seconds, growth=self.growth_seconds)
+        if step == self.steps:
+            return self.end_seconds
+        whole = self.iteration
+        return end_of(step, start=whole.start_seconds, first=whole.step_seconds, growth=whole.step_growth_seconds)
 
     def step_at(self, now: float) -> int:
         """The step in flight at `now`: the first that ends at or after it, the last at most."""
+        whole = self.iteration
         return steps_until(
-            now, start=self.start_seconds, first=self.first_seconds, growth=self.growth_seconds, limit=self.steps
+            now,
+            start=whole.start_seconds,
+            first=whole.step_seconds,
+            growth=whole.step_growth_seconds,
+            limit=self.steps,
         )
 
-    def iteration(self) -> Iteration:
-        """As its driver gets to see it."""
-        return Iteration(
-            number=self.number,
-            start_seconds=self.start_seconds,
-            end_seconds=self.end_seconds,
-            free_seconds=self.free_seconds,
-            chunks=self.chunks,
-            decode_sequences=self.sequences,
-            decode_context_tokens=self.context_tokens,
-            steps=self.steps,
-            step_seconds=self.first_seconds,
-            step_growth_seconds=self.growth_seconds,
+    def shorten(self, steps: int) -> None:
+        """End it with step number `steps`."""
+        self.end_seconds = self.end_of(steps)
+        self.steps = steps
+        self.iteration = msgspec.structs.replace(
+            self.iteration, steps=steps, end_seconds=self.end_seconds, free_seconds=self.end_seconds
         )
 
 

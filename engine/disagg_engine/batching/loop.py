@@ -48,7 +48,7 @@ from disagg_engine.batching.view import View
 from disagg_engine.errors import ClockError, SettingError
 from disagg_engine.kv.protocol import KvLedger
 from disagg_engine.timemodel.lines import line_at
-from disagg_engine.timemodel.shapes import BatchShape, Chunk, TimeModel
+from disagg_engine.timemodel.shapes import BatchShape, Chunk, CountedTimeModel, TimeModel
 
 _NEVER = float("inf")
 
@@ -76,6 +76,7 @@ class BatchingLoop:
         self.event_skipping = event_skipping
         self._time_model = time_model
         self._windows = event_skipping and config.pipeline == 1 and time_model.decode_window(1, 1, 1) is not None
+        self._counted = time_model.counted_seconds if isinstance(time_model, CountedTimeModel) else None
         self._record_gaps = record_gaps
         self._composer: Composer = composer_for(config)
         self._roster = Roster(config=config, ledger=ledger)
@@ -211,7 +212,8 @@ class BatchingLoop:
     def start_transfers(self, *, now: float) -> tuple[Transfer, ...]:
         """Reserve room for pulled requests at the head of the queue; may be called at any time, each is told once."""
         roster = self._roster
-        roster.close_ended()
+        if roster.ended:
+            roster.close_ended()
         head = roster.head()
         if head is not None and head.remote and head.ready_seconds <= now:
             # Its room is then missing to those who decode, and what they fill may be what it looks for.
@@ -229,13 +231,15 @@ class BatchingLoop:
             raise ClockError(what="plan", now_seconds=now, seen_seconds=self._plan_seconds)
         self._plan_seconds = now
         roster, view = self._roster, self._view
-        roster.close_ended()
+        if roster.ended:
+            roster.close_ended()
         iteration = None
         preempted: tuple[str, ...] = ()
         if len(self._in_flight) < self.config.pipeline and now >= self._free_seconds:
             view.open(now)
             self._composer.compose(view)
-            preempted = tuple(view.preempted)
+            if view.preempted:
+                preempted = tuple(view.preempted)
             if view.takes or view.decodes:
                 iteration = self._start(now=now)
         self._wake_seconds = self._next_ready(now=now)
@@ -321,8 +325,8 @@ class BatchingLoop:
         self._advance(flight, step - 1)
         if step < flight.steps:
             self._number -= flight.steps - step
-            flight.steps = step
-            flight.end_seconds = flight.free_seconds = self._free_seconds = flight.end_of(step)
+            flight.shorten(step)
+            self._free_seconds = flight.end_seconds
 
     # ---- iterations, inside ------------------------------------------------------------------------------------
 
@@ -362,7 +366,7 @@ class BatchingLoop:
                     continue
             self._roster.place(sequence)
         return Completed(
-            iteration=flight.iteration(),
+            iteration=flight.iteration,
             works=tuple(works),
             emissions=tuple(emissions),
             tokens=flight.tokens,
@@ -403,7 +407,7 @@ class BatchingLoop:
         if self._record_gaps:
             self._note_gaps(flight, step, size)
         flight.done = step
-        lockstep.advance(count, end_seconds=flight.end_of(step) if step < flight.steps else flight.end_seconds)
+        lockstep.advance(count, end_seconds=flight.end_of(step))
         roster.commit_filled()
 
     def _note_gaps(self, flight: Flight, step: int, size: int) -> None:
@@ -412,7 +416,7 @@ class BatchingLoop:
         before, count = lockstep.last_seconds, size - len(lockstep.joined) - len(lockstep.fresh)
         joined = lockstep.joined.values()
         for number in range(flight.done + 1, step + 1):
-            end = flight.end_of(number) if number < flight.steps else flight.end_seconds
+            end = flight.end_of(number)
             gaps.extend(Gap(end - since, 1) for since in joined if since is not None)
             if count:
                 gaps.append(Gap(end - before, count))
@@ -440,8 +444,10 @@ class BatchingLoop:
         steps, growth = 1, 0.0
         if self._windows and not takes:
             first, growth, steps = self._window(sequences, context, now=now)
-            flight_seconds = steps * (first + growth * (steps - 1) * 0.5)
-            end = free = now + flight_seconds
+            end = free = now + steps * (first + growth * (steps - 1) * 0.5)
+        elif self._windows and self._counted is not None:
+            first = self._counted_seconds(chunks, sequences, context) * slowdown
+            end = free = now + first
         else:
             cost = self._time_model.iteration_seconds(
                 BatchShape(chunks=tuple(chunks), decode_sequences=sequences, decode_context_tokens=context)
@@ -452,23 +458,33 @@ class BatchingLoop:
                 end = max(end, self._in_flight[-1].end_seconds)
             free = end if self.config.pipeline == 1 else now + cost.stage_seconds * slowdown
         self._number += steps
-        flight = Flight(
+        iteration = Iteration(
             number=number,
             start_seconds=now,
             end_seconds=end,
             free_seconds=free,
-            first_seconds=first,
-            growth_seconds=growth,
-            steps=steps,
-            decodes=view.decodes,
-            sequences=sequences,
-            context_tokens=context,
             chunks=tuple(chunks),
-            takes=takes,
+            decode_sequences=sequences,
+            decode_context_tokens=context,
+            steps=steps,
+            step_seconds=first,
+            step_growth_seconds=growth,
         )
-        self._in_flight.append(flight)
+        self._in_flight.append(Flight(iteration, takes, view.decodes, end, steps))
         self._free_seconds = free
-        return flight.iteration()
+        return iteration
+
+    def _counted_seconds(self, chunks: list[Chunk], sequences: int, context: int) -> float:
+        """What `iteration_seconds` says, without the objects."""
+        tokens = cached = 0
+        pairs = 0.0
+        for chunk in chunks:
+            new, held = chunk.new_tokens, chunk.cached_tokens
+            tokens += new
+            cached += held
+            pairs += new * (held + 0.5 * new)
+        assert self._counted is not None
+        return self._counted(tokens, pairs, cached, sequences, context)
 
     def _window(self, sequences: int, context: int, *, now: float) -> tuple[float, float, int]:
         """Seconds of the first step, growth a step, and how many steps can be planned at once."""

@@ -47,7 +47,7 @@ class Roster:
         self._pulling: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._holding: dict[str, Sequence] = {}
-        self._ended: list[Sequence] = []
+        self.ended: list[Sequence] = []
         self._transfers: list[Transfer] = []
         self._orders = 0
         self._submitted = self._refused = 0
@@ -118,7 +118,7 @@ class Roster:
             raise RequestTooLargeError(
                 request_id=request_id, needed_tokens=needed, capacity_tokens=self.ledger.capacity_tokens
             )
-        sequence = Sequence(request, arrival_seconds=now)
+        sequence = Sequence.of(request, arrival_seconds=now)
         self._live[request_id] = sequence
         self._waiting.append(sequence)
         return sequence
@@ -261,16 +261,15 @@ class Roster:
         elif self._sorted:
             self.prefilling.pop(sequence.order, None)
         sequence.ended = True
-        self._ended.append(sequence)
+        self.ended.append(sequence)
         self._ends[EndReason.LENGTH] += 1
 
     def close_ended(self) -> None:
         """Take back the room of requests that ended by length, or pin it."""
-        if self._ended:
-            for sequence in self._ended:
-                del self._running[sequence.request_id]
-                self._put_away(sequence, keep=sequence.request.keep_kv)
-            self._ended.clear()
+        for sequence in self.ended:
+            del self._running[sequence.request_id]
+            self._put_away(sequence, keep=sequence.request.keep_kv)
+        self.ended.clear()
 
     def end(self, sequence: Sequence, reason: EndReason) -> None:
         """End a live request wherever it is. STOP pins KV that is to be kept; the other reasons drop it."""
@@ -280,7 +279,7 @@ class Roster:
             if not keep:
                 self.release(request_id)
         elif sequence.ended:  # by length, and not yet put away
-            self._ended.remove(sequence)
+            self.ended.remove(sequence)
             del self._running[request_id]
             self._put_away(sequence, keep=keep)
         else:
@@ -304,7 +303,7 @@ class Roster:
             refused=self._refused,
             waiting=len(self._waiting),
             pulling=len(self._pulling),
-            running=len(self._running) - len(self._ended),
+            running=len(self._running) - len(self.ended),
             finished=self._ends[EndReason.LENGTH] + self._ends[EndReason.STOP],
             cancelled=self._ends[EndReason.CANCELLED],
             failed=self._ends[EndReason.FAILED],
@@ -335,7 +334,7 @@ class Roster:
             self.prefilling.pop(sequence.order, None)
 
     def _active(self) -> int:
-        return len(self._running) - len(self._ended) + len(self._pulling)
+        return len(self._running) - len(self.ended) + len(self._pulling)
 
     def _pulled(self, request_id: str, *, now: float) -> Sequence:
         sequence = self._pulling.pop(request_id, None)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from disagg_engine.batching.types import Request
 
 if TYPE_CHECKING:
     from disagg_engine.batching.lockstep import Lockstep
 
 
-class Sequence:
+class Sequence(msgspec.Struct, eq=False):
     """Mutable state of one request inside the loop; nobody outside the package touches it.
 
     `computed` tokens of KV are held; `known` tokens (prompt and emitted output) could be. A sequence decodes when just
@@ -19,67 +21,53 @@ class Sequence:
 
     Sequences that decode in lockstep all gain one token a step, so their progress is kept once, in the lockstep's step
     counter: `held` and `made` are then offsets against it, and the numbers themselves otherwise.
+
+    ready_seconds: it may take part in iterations that start at this time or later. last_token_seconds: when its last
+    token came; stale while it is in lockstep. remote: still to be pulled; a failed or preempted pull is computed here
+    instead. joined_step: the lockstep's step at which it came in. fill_step: the one at which it fills its next block
+    that has a key. order: grows with each admission; a preempted sequence gets a new one. room: tokens of room in the
+    ledger, whole blocks. served: number of the last iteration it took part in; pipeline micro-batches go round by it.
+    flying: its chunk, or with pipeline stages its decode, is part of an iteration in flight. ended: it has emitted its
+    last token, and its room is taken back at the next plan.
     """
 
-    __slots__ = (
-        "admitted_seconds",
-        "arrival_seconds",
-        "cached",
-        "ended",
-        "fill_step",
-        "first_token_seconds",
-        "flying",
-        "held",
-        "joined_step",
-        "keys",
-        "last_token_seconds",
-        "lockstep",
-        "made",
-        "max_tokens",
-        "order",
-        "preemptions",
-        "prompt_tokens",
-        "ready_seconds",
-        "remote",
-        "request",
-        "request_id",
-        "room",
-        "served",
-    )
+    request: Request
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    keys: list[Hashable]
+    remote: bool
+    arrival_seconds: float
+    ready_seconds: float
+    admitted_seconds: float | None = None
+    first_token_seconds: float | None = None
+    last_token_seconds: float | None = None
+    held: int = 0
+    made: int = 0
+    lockstep: Lockstep | None = None
+    joined_step: int = 0
+    fill_step: int = -1
+    order: int = 0
+    room: int = 0
+    cached: int = 0
+    preemptions: int = 0
+    served: int = 0
+    flying: bool = False
+    ended: bool = False
 
-    def __init__(self, request: Request, *, arrival_seconds: float) -> None:
-        self.request = request
-        self.request_id = request.request_id
-        self.prompt_tokens = request.prompt_tokens
-        self.max_tokens = request.max_tokens
-        self.arrival_seconds = arrival_seconds
-        self.ready_seconds = arrival_seconds
-        """May take part in iterations that start at this time or later."""
-        self.admitted_seconds: float | None = None
-        self.first_token_seconds: float | None = None
-        self.last_token_seconds: float | None = None
-        """When its last token came; stale while it is in lockstep."""
-        self.keys: list[Hashable] = list(request.block_keys)
-        self.remote = request.remote_kv
-        """Still to be pulled; a failed or preempted pull is computed here instead."""
-        self.held = 0
-        self.made = 0
-        self.lockstep: Lockstep | None = None
-        self.joined_step = 0
-        self.fill_step = -1
-        """Lockstep's step at which it fills its next block that has a key."""
-        self.order = 0
-        """Grows with each admission; a preempted sequence gets a new one."""
-        self.room = 0
-        """Tokens of room in the ledger, whole blocks."""
-        self.cached = 0
-        self.preemptions = 0
-        self.served = 0
-        """Number of the last iteration it took part in: pipeline micro-batches go round by it."""
-        self.flying = False
-        """Its chunk, or with pipeline stages its decode, is part of an iteration in flight."""
-        self.ended = False
-        """Has emitted its last token; its room is taken back at the next plan."""
+    @classmethod
+    def of(cls, request: Request, *, arrival_seconds: float) -> Sequence:
+        """A request that has just arrived."""
+        return cls(
+            request,
+            request.request_id,
+            request.prompt_tokens,
+            request.max_tokens,
+            list(request.block_keys),
+            request.remote_kv,
+            arrival_seconds,
+            arrival_seconds,
+        )
 
     @property
     def computed(self) -> int:

@@ -59,7 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingError(field="max_tokens", value=self.max_tokens, wanted="at least 1")
 
 
-class Work(NamedTuple):
+class Work(msgspec.Struct, frozen=True):
     """One sequence's share of an iteration: compute tokens `start … start + new_tokens` of it.
 
     `emits`: the last of them yields the sequence's next output token.
