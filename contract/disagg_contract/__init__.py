@@ -6,9 +6,20 @@ parameters, event and frame codecs, block hashes and the default tokenizer. The 
 randomness. Golden files under ``tests/contract/golden`` hold the bytes, and both sides are tested against them.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-try:
-    __version__ = version("disagg")
-except PackageNotFoundError:  # a source tree on PYTHONPATH that was never installed
-    __version__ = "0.0.0"
+__version__: str
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__`, looked up when somebody asks, because reading the metadata of packages takes 30 ms."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("disagg")
+    except PackageNotFoundError:  # a source tree on PYTHONPATH that was never installed
+        found = "0.0.0"
+    globals()[name] = found
+    return found
