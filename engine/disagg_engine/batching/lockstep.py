@@ -39,7 +39,8 @@ class Lockstep:
         self._grows = grows
         self._offsets = 0
         self._ends: list[_Due] = []
-        self._fills: list[_Due] = []
+        self.fills: list[_Due] = []
+        """When members fill blocks that have a key; empty as long as nobody has one."""
         self._growths: dict[int, list[Sequence]] = {}
 
     @property
@@ -152,11 +153,11 @@ class Lockstep:
         step = (whole + 1) * self._block - sequence.held
         if len(sequence.keys) > whole and sequence.fill_step != step:
             sequence.fill_step = step
-            heappush(self._fills, (step, sequence.order, sequence))
+            heappush(self.fills, (step, sequence.order, sequence))
 
     def steps_to_fill(self) -> int | None:
         """Steps until a member has filled a block that has a key; None if nobody will."""
-        fills = self._fills
+        fills = self.fills
         while fills:
             step, order, sequence = fills[0]
             if sequence.lockstep is self and sequence.order == order:
@@ -166,7 +167,7 @@ class Lockstep:
 
     def filled(self) -> Iterator[Sequence]:
         """Members that have filled a block that has a key since the last call."""
-        fills, steps = self._fills, self.steps
+        fills, steps = self.fills, self.steps
         while fills and fills[0][0] <= steps:
             _, order, sequence = heappop(fills)
             if sequence.lockstep is self and sequence.order == order:

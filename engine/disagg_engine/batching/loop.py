@@ -103,7 +103,7 @@ class BatchingLoop:
         sequence = self._roster.enter(request, now=now)
         self._submit_seconds = now
         # Behind another one that waits it changes nothing, and one to be pulled takes no part before its KV comes.
-        if sequence is self._roster.head() and not (sequence.remote and not self._roster.grows):
+        if self._windows and sequence is self._roster.waiting[0] and not (sequence.remote and not self._roster.grows):
             self._cut_to_admit(now)
         self._mark(now)
 
@@ -214,10 +214,10 @@ class BatchingLoop:
         roster = self._roster
         if roster.ended:
             roster.close_ended()
-        head = roster.head()
-        if head is not None and head.remote and head.ready_seconds <= now:
+        waiting = roster.waiting
+        if waiting and waiting[0].remote and waiting[0].ready_seconds <= now:
             # Its room is then missing to those who decode, and what they fill may be what it looks for.
-            if self._windows and (roster.grows or self._lockstep.steps_to_fill() is not None) and roster.may_admit():
+            if self._windows and (roster.grows or self._lockstep.fills) and roster.may_admit():
                 self._cut(now)
             roster.admit_pulls(now=now)
         return roster.take_transfers()
@@ -242,8 +242,12 @@ class BatchingLoop:
                 preempted = tuple(view.preempted)
             if view.takes or view.decodes:
                 iteration = self._start(now=now)
+        waiting = roster.waiting
+        transfers: tuple[Transfer, ...] = ()
+        if waiting or roster.transfers:
+            transfers = self.start_transfers(now=now)
         self._wake_seconds = self._next_ready(now=now)
-        return Plan(iteration=iteration, transfers=self.start_transfers(now=now), preempted=preempted)
+        return Plan(iteration=iteration, transfers=transfers, preempted=preempted)
 
     def next_seconds(self) -> float | None:
         """The next engine time at which `complete` and `plan` have something to do; None: only an input can tell.
@@ -296,7 +300,10 @@ class BatchingLoop:
         """When to plan again although nothing is reported: a pipeline stage gets free, or somebody known is ready."""
         if self._free_seconds > now:
             return self._free_seconds
-        ready = self._roster.ready_seconds(now=now)
+        roster = self._roster
+        if self.config.pipeline == 1 and not roster.arriving and not roster.waiting:
+            return None
+        ready = roster.ready_seconds(now=now)
         return None if ready == _NEVER else ready
 
     def _end(self, sequence: Sequence, reason: EndReason, *, now: float) -> None:
@@ -408,7 +415,8 @@ class BatchingLoop:
             self._note_gaps(flight, step, size)
         flight.done = step
         lockstep.advance(count, end_seconds=flight.end_of(step))
-        roster.commit_filled()
+        if lockstep.fills:
+            roster.commit_filled()
 
     def _note_gaps(self, flight: Flight, step: int, size: int) -> None:
         """Gaps that end with the window's steps after those done, up to number `step`."""
@@ -489,21 +497,26 @@ class BatchingLoop:
     def _window(self, sequences: int, context: int, *, now: float) -> tuple[float, float, int]:
         """Seconds of the first step, growth a step, and how many steps can be planned at once."""
         lockstep, roster, slowdown = self._lockstep, self._roster, self._slowdown
-        line = line_at(self._time_model.decode_lines(sequences), context)
+        lines = self._time_model.decode_lines(sequences)
+        line = lines[0]
+        if context >= line.until_tokens:
+            line = line_at(lines, context)
         first = (line.seconds + line.seconds_per_token * context) * slowdown
         growth = line.seconds_per_token * sequences * slowdown
         steps = lockstep.steps_to_end()
         if steps == 1 or lockstep.fresh or not self._view.steady or self._view.preempted:
             return first, growth, 1
-        steps = int(min(steps, line.steps_left(sequences, context)))
-        listening = self.ledger.listening
-        if (listening or roster.grows or roster.head() is not None) and (fill := lockstep.steps_to_fill()) is not None:
-            steps = min(steps, fill)
+        if line.until_tokens != _NEVER:
+            steps = int(min(steps, line.steps_left(sequences, context)))
+        if lockstep.fills and (self.ledger.listening or roster.grows or roster.waiting):
+            fill = lockstep.steps_to_fill()
+            steps = steps if fill is None else min(steps, fill)
         if roster.grows:
-            if listening:
+            if self.ledger.listening:
                 steps = lockstep.steps_to_growth(steps)
             steps = lockstep.steps_with_room(self.ledger.free_tokens // self.ledger.block_tokens, steps)
-        ready = roster.ready_seconds(now=now)
-        if ready < now + steps * (first + growth * (steps - 1) * 0.5):
-            steps = steps_until(ready, start=now, first=first, growth=growth, limit=steps)
+        if roster.arriving or roster.waiting:
+            ready = roster.ready_seconds(now=now)
+            if ready < now + steps * (first + growth * (steps - 1) * 0.5):
+                steps = steps_until(ready, start=now, first=first, growth=growth, limit=steps)
         return first, growth, steps

@@ -37,18 +37,23 @@ class Roster:
     def __init__(self, *, config: BatchingConfig, ledger: KvLedger) -> None:
         self._config = config
         self.ledger = ledger
+        self._capacity = ledger.capacity_tokens
+        self._block = ledger.block_tokens
+        self._most = config.max_sequences
+        self._headroom = int(config.watermark * ledger.capacity_tokens)
         self.grows = config.admission is Admission.PREEMPT
         self.lockstep = Lockstep(block_tokens=ledger.block_tokens, grows=self.grows)
         self.prefilling: dict[int, Sequence] = {}
         self.arriving: list[Sequence] = []
         self._sorted = config.pipeline == 1
         self._live: dict[str, Sequence] = {}
-        self._waiting: deque[Sequence] = deque()
+        self.waiting: deque[Sequence] = deque()
+        """The queue; those that have not arrived yet, because their driver knows ahead, included."""
         self._pulling: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._holding: dict[str, Sequence] = {}
         self.ended: list[Sequence] = []
-        self._transfers: list[Transfer] = []
+        self.transfers: list[Transfer] = []
         self._orders = 0
         self._submitted = self._refused = 0
         self._preemptions = self._queried = self._hit = 0
@@ -78,7 +83,7 @@ class Roster:
 
     def head(self) -> Sequence | None:
         """The first of the queue, arrived or not."""
-        return self._waiting[0] if self._waiting else None
+        return self.waiting[0] if self.waiting else None
 
     def runs(self, sequence: Sequence) -> bool:
         """Whether it runs and has not ended."""
@@ -86,7 +91,7 @@ class Roster:
 
     def ready_seconds(self, *, now: float) -> float:
         """When the first of those known of, but only ready later than `now`, is ready; infinite if nobody is."""
-        head = self._waiting[0] if self._waiting else None
+        head = self.waiting[0] if self.waiting else None
         first = head.ready_seconds if head is not None and head.ready_seconds > now else inf
         if self.arriving or not self._sorted:
             for sequence in self.arriving if self._sorted else self.running():
@@ -112,21 +117,19 @@ class Roster:
         if request_id in self._live:
             raise DuplicateRequestError(request_id)
         self._submitted += 1
-        needed = self.needed_tokens(request)
-        if needed > self.ledger.capacity_tokens:
+        needed = request.prompt_tokens + request.max_tokens - self.grows
+        if needed > self._capacity:
             self._refused += 1
-            raise RequestTooLargeError(
-                request_id=request_id, needed_tokens=needed, capacity_tokens=self.ledger.capacity_tokens
-            )
+            raise RequestTooLargeError(request_id=request_id, needed_tokens=needed, capacity_tokens=self._capacity)
         sequence = Sequence.of(request, arrival_seconds=now)
         self._live[request_id] = sequence
-        self._waiting.append(sequence)
+        self.waiting.append(sequence)
         return sequence
 
     def admit_head(self, *, now: float) -> bool:
         """Give the head of the queue room and move it to running, or to pulling; False if it must wait."""
-        sequence = self._waiting[0]
-        if sequence.ready_seconds > now or self._active() >= self._config.max_sequences:
+        sequence = self.waiting[0]
+        if sequence.ready_seconds > now or self._active() >= self._most:
             return False
         known = sequence.known
         room, headroom = self._room(sequence)
@@ -135,17 +138,16 @@ class Roster:
         )
         if cached is None:
             return False
-        self._waiting.popleft()
+        self.waiting.popleft()
         self._queried += known
         self._hit += cached
         sequence.cached = sequence.held = cached
-        block = self.ledger.block_tokens
-        sequence.room = -(-room // block) * block
+        sequence.room = -(-room // self._block) * self._block
         if sequence.admitted_seconds is None:
             sequence.admitted_seconds = now
         if sequence.remote:
             self._pulling[sequence.request_id] = sequence
-            self._transfers.append(
+            self.transfers.append(
                 Transfer(request_id=sequence.request_id, prompt_tokens=sequence.prompt_tokens, cached_tokens=cached)
             )
         else:
@@ -156,26 +158,26 @@ class Roster:
 
     def may_admit(self) -> bool:
         """Whether the head of the queue may get room now; False only if it surely does not."""
-        if not self._waiting or self._active() >= self._config.max_sequences:
+        if not self.waiting or self._active() >= self._most:
             return False
-        head = self._waiting[0]
+        head = self.waiting[0]
         room, headroom = self._room(head)
         if head.keys:
-            if self.lockstep.steps_to_fill() is not None:
+            if self.lockstep.fills and self.lockstep.steps_to_fill() is not None:
                 return True  # blocks that it shares may become findable on the way
             room -= self.ledger.match(head.keys, head.known)
         return room + headroom <= self.ledger.free_tokens
 
     def admit_pulls(self, *, now: float) -> None:
         """Give room to as many requests to be pulled as stand at the head of the queue and fit."""
-        while self._waiting and self._waiting[0].remote and self.admit_head(now=now):
+        while self.waiting and self.waiting[0].remote and self.admit_head(now=now):
             pass
 
     def take_transfers(self) -> tuple[Transfer, ...]:
         """Transfers that have got room since the last call; the loop tells them before it returns to its driver."""
-        if not self._transfers:
+        if not self.transfers:
             return ()
-        transfers, self._transfers = tuple(self._transfers), []
+        transfers, self.transfers = tuple(self.transfers), []
         return transfers
 
     def arrived(self, request_id: str, *, now: float) -> Sequence:
@@ -211,7 +213,7 @@ class Roster:
         sequence = self._pulled(request_id, now=now)
         self.ledger.close(request_id)
         sequence.held = 0
-        self._waiting.appendleft(sequence)
+        self.waiting.appendleft(sequence)
 
     def preempt(self, victim: Sequence) -> None:
         """Throw a running request out: its room is free, and it waits at the front to be computed again."""
@@ -220,7 +222,7 @@ class Roster:
         victim.held = 0
         victim.preemptions += 1
         self._preemptions += 1
-        self._waiting.appendleft(victim)
+        self.waiting.appendleft(victim)
 
     def grow_members(self, preempted: list[str]) -> None:
         """Room for the next token of everybody in lockstep, if need be by throwing out the last admitted."""
@@ -301,7 +303,7 @@ class Roster:
         return Counts(
             submitted=self._submitted,
             refused=self._refused,
-            waiting=len(self._waiting),
+            waiting=len(self.waiting),
             pulling=len(self._pulling),
             running=len(self._running) - len(self.ended),
             finished=self._ends[EndReason.LENGTH] + self._ends[EndReason.STOP],
@@ -318,7 +320,7 @@ class Roster:
         if not self.grows:
             return sequence.prompt_tokens + sequence.max_tokens, 0
         if self._active():
-            return sequence.known, int(self._config.watermark * self.ledger.capacity_tokens)
+            return sequence.known, self._headroom
         return sequence.known, 0  # alone, it may take everything
 
     def _run(self, sequence: Sequence) -> None:
@@ -361,7 +363,7 @@ class Roster:
         if self._pulling.pop(request_id, None) is not None:
             self.ledger.close(request_id)
         else:
-            self._waiting.remove(sequence)
+            self.waiting.remove(sequence)
         del self._live[request_id]
 
 

@@ -40,7 +40,8 @@ class View:
     def prefilling(self) -> list[Sequence]:
         """Running sequences with more than a decode to compute that may take part, in the order they were admitted."""
         if self._pipeline == 1:
-            return list(self._roster.prefilling.values())
+            prefilling = self._roster.prefilling
+            return list(prefilling.values()) if prefilling else []
         return [s for s in self._candidates() if not s.decodes]
 
     def can_decode(self) -> bool:
@@ -73,12 +74,12 @@ class View:
 
     def head(self) -> Sequence | None:
         """The first of the queue, if it has arrived. Requests to be pulled before it are given room on the way."""
-        roster = self._roster
-        head = roster.head()
-        if head is not None and head.remote:
-            roster.admit_pulls(now=self.now)
-            head = roster.head()
-        return None if head is None or head.remote or head.ready_seconds > self.now else head
+        waiting = self._roster.waiting
+        if waiting and waiting[0].remote:
+            self._roster.admit_pulls(now=self.now)
+        if not waiting or waiting[0].remote or waiting[0].ready_seconds > self.now:
+            return None
+        return waiting[0]
 
     def head_tokens(self, head: Sequence) -> int:
         """Tokens the head has to compute, what is cached now left out."""
