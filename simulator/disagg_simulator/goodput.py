@@ -27,6 +27,7 @@ from disagg_simulator.errors import OptionError
 
 DEFAULT_TARGET = 0.9
 DEFAULT_TOLERANCE = 0.005
+DEFAULT_GROWTH = 4
 LOWEST_RATE = 1e-5
 """Requests a second at which no request meets another: who fails here fails everywhere."""
 
@@ -76,7 +77,7 @@ class Search:
     tolerance: float = DEFAULT_TOLERANCE
     start: float = 1.0
     requests: int = 3000
-    growth: int = 4
+    growth: int = DEFAULT_GROWTH
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:

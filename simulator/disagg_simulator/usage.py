@@ -13,7 +13,9 @@ from math import isnan
 
 import numpy as np
 
-from disagg_engine.catalogue import Gpu
+from disagg_contract.labels import Role
+from disagg_engine.instance import Instance
+from disagg_simulator.deployment import Ledger
 from disagg_simulator.recording import InstanceRecord, Recording
 from disagg_simulator.statistics import Floats
 
@@ -65,7 +67,8 @@ def group_usage(recording: Recording) -> tuple[GroupUsage, ...]:
 
 def _usage(role: str, instances: Sequence[InstanceRecord], recording: Recording) -> GroupUsage:
     life = sum(life_seconds(instance, recording.end_seconds) for instance in instances)
-    queried = sum(instance.prefix_queried_tokens for instance in instances)
+    reused = any(group.role.value == role and group.ledger is Ledger.BLOCKS for group in recording.deployment.groups)
+    queried = sum(instance.prefix_queried_tokens for instance in instances) if reused else 0
     return GroupUsage(
         role=role,
         instances=len(instances),
@@ -126,38 +129,27 @@ class Cost:
 
 def cost(recording: Recording) -> Cost:
     """The cost of a recording, by the price and power of the catalogue."""
-    dollars, joules = 0.0, 0.0
-    priced = powered = bool(recording.instances)
-    for instance, gpu in zip(recording.instances, _gpus(recording), strict=True):
-        life = life_seconds(instance, recording.end_seconds)
-        if gpu.dollars_per_hour is None:
-            priced = False
-        else:
-            dollars += gpu.dollars_per_hour * instance.gpus * life / 3600
-        if gpu.watts is None:
-            powered = False
-        else:
-            busy = min(life, instance.busy_seconds)
-            joules += gpu.watts * instance.gpus * (busy + gpu.idle_share * (life - busy))
-    return Cost(dollars=dollars if priced else None, joules=joules if powered else None)
+    dollars: float | None = 0.0
+    joules: float | None = 0.0
+    for record, instance in zip(recording.instances, _instances(recording), strict=True):
+        life = life_seconds(record, recording.end_seconds)
+        busy = min(1.0, record.busy_seconds / life) if life > 0 else 0.0
+        price, power = instance.dollars_per_hour, instance.power_watts(busy)
+        dollars = None if dollars is None or price is None else dollars + price * life / 3600
+        joules = None if joules is None or power is None else joules + power * life
+    known = bool(recording.instances)
+    return Cost(dollars=dollars if known else None, joules=joules if known else None)
 
 
-def _gpus(recording: Recording) -> list[Gpu]:
-    """The GPU of each instance: groups of a role come one after another, and grow at the last one."""
-    kinds = {
-        group.role: [
-            other.instance.gpu
-            for other in recording.deployment.groups
-            if other.role is group.role
-            for _ in range(other.replicas)
-        ]
-        for group in recording.deployment.groups
-    }
+def _instances(recording: Recording) -> list[Instance]:
+    """What each recorded instance is: groups of a role come one after another, and a fleet grows at the last one."""
+    kinds: dict[Role, list[Instance]] = {}
+    for group in recording.deployment.groups:
+        kinds.setdefault(group.role, []).extend([group.instance] * group.replicas)
     seen = dict.fromkeys(kinds, 0)
-    gpus = []
-    for instance in recording.instances:
-        number = seen[instance.role]
-        seen[instance.role] += 1
-        same = kinds[instance.role]
-        gpus.append(same[min(number, len(same) - 1)])
-    return gpus
+    instances = []
+    for record in recording.instances:
+        same = kinds[record.role]
+        instances.append(same[min(seen[record.role], len(same) - 1)])
+        seen[record.role] += 1
+    return instances

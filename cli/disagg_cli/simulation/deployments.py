@@ -1,0 +1,122 @@
+"""From flags to what is simulated."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from disagg_cli.catalogues import read_catalogue
+from disagg_cli.errors import UsageError
+from disagg_cli.instances import build_instance, build_time_model
+from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.labels import Role
+from disagg_engine.batching import BatchingConfig, FirstToken
+from disagg_engine.catalogue import Catalogue
+from disagg_engine.errors import EngineError
+from disagg_engine.instance import link_bandwidth
+from disagg_simulator.deployment import INSTANT, Deployment, Group, Ledger, Link, Mode, Sharing, Transfer
+from disagg_simulator.errors import SimulatorError
+
+DEFAULT_BLOCK_TOKENS = 16
+
+
+def mode_of(arguments: argparse.Namespace) -> Mode:
+    """The mode that was asked for, or that the counts of instances mean. Raises `UsageError` where they differ."""
+    both = (arguments.prefill is not None, arguments.decode is not None)
+    if arguments.mode is None:
+        return {
+            (True, True): Mode.DISAGGREGATED,
+            (True, False): Mode.PREFILL_ONLY,
+            (False, True): Mode.DECODE_ONLY,
+            (False, False): Mode.COLOCATED,
+        }[both]
+    mode = Mode(arguments.mode)
+    takes = {
+        Mode.COLOCATED: ("replicas",),
+        Mode.DISAGGREGATED: ("prefill", "decode"),
+        Mode.PREFILL_ONLY: ("prefill",),
+        Mode.DECODE_ONLY: ("decode",),
+    }[mode]
+    for flag in ("replicas", "prefill", "decode"):
+        if getattr(arguments, flag) is not None and flag not in takes:
+            wanted = " and ".join(f"--{name}" for name in takes)
+            raise UsageError(f"--{flag} does not go with --mode {mode}, which takes {wanted}")
+    return mode
+
+
+def build_deployment(arguments: argparse.Namespace) -> Deployment:
+    """The deployment of a command line. Raises `UsageError`, also for a model that does not fit."""
+    mode = mode_of(arguments)
+    if mode is not Mode.COLOCATED and (arguments.scheduler or arguments.token_budget):
+        flag = "--scheduler" if arguments.scheduler else "--token-budget"
+        raise UsageError(f"{flag} is about colocated instances; the mode is {mode}")
+    if arguments.token_budget and arguments.scheduler != BatchPolicy.CHUNKED:
+        raise UsageError(f"--token-budget is for --scheduler {BatchPolicy.CHUNKED}")
+    catalogue = read_catalogue(arguments.catalogue)
+    groups: dict[Role, tuple[Group, ...]] = {}
+    try:
+        if mode is Mode.COLOCATED:
+            groups[Role.WORKER] = (_group(arguments, catalogue, Role.WORKER, arguments.replicas),)
+        if mode in (Mode.DISAGGREGATED, Mode.PREFILL_ONLY):
+            groups[Role.PREFILL] = (_group(arguments, catalogue, Role.PREFILL, arguments.prefill),)
+        if mode in (Mode.DISAGGREGATED, Mode.DECODE_ONLY):
+            groups[Role.DECODE] = (_group(arguments, catalogue, Role.DECODE, arguments.decode),)
+        for group in (group for role in groups.values() for group in role):
+            _ = group.capacity_tokens
+        return Deployment(
+            mode=mode,
+            prefill=groups.get(Role.PREFILL, ()),
+            decode=groups.get(Role.DECODE, ()),
+            workers=groups.get(Role.WORKER, ()),
+            link=_link(arguments, catalogue, groups) if mode is Mode.DISAGGREGATED else INSTANT,
+            transfer=Transfer(arguments.transfer),
+            first_token=FirstToken.PREFILL if arguments.first_token == "prefill" else FirstToken.LOGITS,
+            routing=RoutingPolicy(arguments.routing),
+            overlap_weight=arguments.overlap_weight,
+        )
+    except (EngineError, SimulatorError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, replicas: int | None) -> Group:
+    own = argparse.Namespace(**vars(arguments))
+    for name in ("gpu", "tensor", "pipeline"):
+        value = getattr(arguments, f"{role}_{name}", None)
+        if value is not None:
+            setattr(own, name, value)
+    instance = build_instance(own, catalogue)
+    batching = BatchingConfig(
+        role=role,
+        policy=BatchPolicy(arguments.scheduler or BatchPolicy.PREFILL_FIRST),
+        admission=Admission(arguments.admission),
+        pipeline=instance.pipeline,
+    )
+    for field, value in (
+        ("chunk_tokens", arguments.token_budget),
+        ("max_batched_tokens", arguments.max_batched_tokens),
+        ("fill_tokens", arguments.fill_tokens),
+        ("max_sequences", arguments.max_sequences),
+    ):
+        if value is not None:
+            batching = replace(batching, **{field: value})
+    blocks = arguments.prefix_caching or arguments.block_tokens is not None
+    return Group(
+        instance=instance,
+        time_model=build_time_model(own, instance),
+        batching=batching,
+        replicas=replicas or 1,
+        kv_capacity_tokens=arguments.kv_capacity_tokens or 0,
+        ledger=Ledger.BLOCKS if blocks else Ledger.COUNTING,
+        block_tokens=(arguments.block_tokens or DEFAULT_BLOCK_TOKENS) if blocks else 1,
+    )
+
+
+def _link(arguments: argparse.Namespace, catalogue: Catalogue, groups: dict[Role, tuple[Group, ...]]) -> Link:
+    described = catalogue.link(arguments.link)
+    source, target = (groups[role][0].instance.gpu for role in (Role.PREFILL, Role.DECODE))
+    return Link(
+        name=described.name,
+        bytes_per_second=link_bandwidth(described, source=source, target=target),
+        latency_seconds=described.latency_seconds,
+        sharing=Sharing(arguments.link_sharing),
+    )

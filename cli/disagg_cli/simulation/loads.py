@@ -1,0 +1,140 @@
+"""From flags to requests.
+
+A search needs the same requests at many rates, so loads are drawn at one request a second and stretched. That gives
+the very arrivals that drawing them at the wanted rate does, so `disagg simulate` at the rate that `disagg goodput`
+found repeats its last trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from urllib.parse import parse_qsl, urlencode
+
+from disagg_cli.errors import UsageError
+from disagg_cli.simulation.options import DECODE_REQUESTS, DEFAULT_REQUESTS
+from disagg_load.columns import Columns
+from disagg_load.errors import LoadError
+from disagg_load.shell.files import load_columns
+from disagg_load.workloads.arrivals import GammaArrivals, PoissonArrivals
+from disagg_load.workloads.builtin import DEFAULT_SIGMA, builtin_columns
+from disagg_load.workloads.drawing import draw
+from disagg_load.workloads.lengths import FixedLengths, Lengths, LognormalLengths
+from disagg_simulator.deployment import Mode
+from disagg_simulator.trials import at_unit_rate
+
+Draw = Callable[[int], Columns]
+"""The first n requests."""
+
+
+def requests_of(arguments: argparse.Namespace, mode: Mode) -> int:
+    """How many requests to simulate where no trace says."""
+    if arguments.requests:
+        return int(arguments.requests)
+    return DECODE_REQUESTS if mode is Mode.DECODE_ONLY else DEFAULT_REQUESTS
+
+
+def build_load(arguments: argparse.Namespace, mode: Mode) -> Columns:
+    """The requests of a command line with a rate. Raises `UsageError`."""
+    rate: float | None = arguments.rate
+    _check(arguments)
+    try:
+        if arguments.trace:
+            columns = _trace(arguments)
+            return columns if rate is None else at_unit_rate(columns).at_rate(rate)
+        count = requests_of(arguments, mode)
+        if arguments.workload:
+            return builtin_columns(_spec(arguments, rate, count), seed=arguments.seed)
+        if rate is None:
+            raise UsageError("--input and --output need a --rate")
+        return _drawn(arguments, count).at_rate(rate)
+    except LoadError as error:
+        raise UsageError(str(error)) from None
+
+
+def build_source(arguments: argparse.Namespace) -> Draw:
+    """The requests of a command line at one a second, as many as are asked for. Raises `UsageError`."""
+    _check(arguments)
+    try:
+        if arguments.trace:
+            return at_unit_rate(_trace(arguments)).first
+        if arguments.workload:
+            builtin_columns(_spec(arguments, 1.0, 1), seed=arguments.seed)
+            return lambda count: builtin_columns(_spec(arguments, 1.0, count), seed=arguments.seed)
+        _drawn(arguments, 1)
+        return lambda count: _drawn(arguments, count)
+    except LoadError as error:
+        raise UsageError(str(error)) from None
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    lengths = arguments.input is not None or arguments.output is not None
+    given = [
+        name
+        for name, there in (
+            ("--trace", arguments.trace is not None),
+            ("--workload", arguments.workload is not None),
+            ("--input and --output", lengths and arguments.workload is None),
+        )
+        if there
+    ]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        raise UsageError(f"a load is --input N --output N, --workload NAME or --trace FILE; {found}")
+    if given[0].startswith("--input") and (arguments.input is None or arguments.output is None):
+        missing = "--input" if arguments.input is None else "--output"
+        raise UsageError(f"{missing} is missing: a request has a prompt and an answer")
+    if arguments.trace and (arguments.lengths or arguments.burstiness):
+        flag = "--lengths" if arguments.lengths else "--burstiness"
+        raise UsageError(f"{flag} is for loads that are drawn; a trace has its own")
+
+
+def _trace(arguments: argparse.Namespace) -> Columns:
+    columns = load_columns(arguments.trace, seed=arguments.seed, limit=arguments.requests)
+    if not len(columns):
+        raise UsageError(f"{arguments.trace} has no requests")
+    return columns
+
+
+def _spec(arguments: argparse.Namespace, rate: float | None, count: int) -> str:
+    """The named load with what the flags say about it."""
+    name, _, query = arguments.workload.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    flags = {
+        "rate": None if rate is None else f"{rate!r}",
+        "lengths": arguments.lengths,
+        "input": arguments.input,
+        "output": arguments.output,
+        "cv": arguments.burstiness,
+    }
+    options.update({key: str(value) for key, value in flags.items() if value is not None})
+    if "seconds" not in options:
+        options["requests"] = str(count)
+    return f"{name}?{urlencode(options, safe=':')}"
+
+
+def _drawn(arguments: argparse.Namespace, count: int) -> Columns:
+    """Requests of these lengths, one a second."""
+    shape = arguments.lengths or "fixed"
+    cv = arguments.burstiness
+    process = "Poisson" if cv is None else f"gamma (CV {cv:g})"
+    return draw(
+        PoissonArrivals(1.0) if cv is None else GammaArrivals(1.0, cv),
+        _lengths(shape, arguments.input),
+        _lengths(shape, arguments.output),
+        seed=arguments.seed,
+        requests=count,
+        name=f"{arguments.input}/{arguments.output} tokens, {shape}, {process}",
+    )
+
+
+def _lengths(shape: str, mean_tokens: int) -> Lengths:
+    kind, _, sigma = shape.partition(":")
+    if kind == "fixed" and not sigma:
+        return FixedLengths(mean_tokens)
+    if kind == "lognormal":
+        try:
+            return LognormalLengths(mean_tokens, float(sigma) if sigma else DEFAULT_SIGMA)
+        except ValueError:
+            raise UsageError(f"--lengths is {shape!r}; the sigma after lognormal: is a number") from None
+    raise UsageError(f"--lengths is {shape!r}; known are fixed, lognormal and lognormal:SIGMA")

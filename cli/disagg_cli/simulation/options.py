@@ -1,0 +1,227 @@
+"""The flags that describe a deployment, a load and the promises, for all commands that simulate.
+
+Defaults that depend on other flags (the mode, the number of requests) are None here and filled in where they are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from functools import partial
+
+from disagg_cli.instances import add_instance_options, add_time_model_options
+from disagg_cli.parsing import Parser, choice, count, duration, integer, positive
+from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.labels import Role
+from disagg_simulator.deployment import Mode, Sharing, Transfer
+from disagg_simulator.errors import OptionError
+from disagg_simulator.options import Fault, FaultKind
+
+DEFAULT_TTFT_SECONDS = 0.25
+DEFAULT_TPOT_SECONDS = 0.1
+DEFAULT_REQUESTS = 3000
+DECODE_REQUESTS = 8000
+"""Decode-only runs need more: with fewer, batches are still filling up when the run ends."""
+
+FIRST_TOKENS = ("prefill", "decode")
+
+
+def one_of(kind: str, values: list[str]) -> partial[str]:
+    """An argument type: one of these, or a sentence that lists them."""
+    return partial(choice, kind, values)
+
+
+def add_deployment_options(parser: Parser) -> None:
+    """What is simulated."""
+    group = parser.add_argument_group("deployment")
+    group.add_argument(
+        "--mode",
+        type=one_of("mode", [mode.value for mode in Mode]),
+        metavar="MODE",
+        help="colocated, disaggregated, prefill-only or decode-only (default: disaggregated with --prefill and "
+        "--decode, prefill-only or decode-only with one of them, else colocated)",
+    )
+    group.add_argument("--replicas", type=count, metavar="N", help="instances of a colocated deployment (1)")
+    group.add_argument("--prefill", type=count, metavar="N", help="prefill instances (1)")
+    group.add_argument("--decode", type=count, metavar="N", help="decode instances (1)")
+    for role in ("prefill", "decode"):
+        group.add_argument(f"--{role}-gpu", metavar="G", help=f"GPU of {role} instances, where it is not --gpu")
+        group.add_argument(f"--{role}-tensor", type=count, metavar="N", help=f"--tensor of {role} instances")
+        group.add_argument(f"--{role}-pipeline", type=count, metavar="N", help=f"--pipeline of {role} instances")
+    group.add_argument(
+        "--routing",
+        type=one_of("routing policy", [policy.value for policy in RoutingPolicy]),
+        default=RoutingPolicy.LEAST_LOADED.value,
+        metavar="POLICY",
+        help="least-loaded (default), round-robin, or kv, which looks for cached prefixes",
+    )
+    group.add_argument(
+        "--overlap-weight", type=positive, default=1.0, metavar="W", help="weight of cached prefixes under kv (1)"
+    )
+    _add_link_options(parser)
+    _add_batching_options(parser)
+    add_time_model_options(parser)
+
+
+def _add_link_options(parser: Parser) -> None:
+    group = parser.add_argument_group("link from prefill to decode")
+    group.add_argument("--link", default="nvlink", metavar="NAME", help="a name from disagg links (nvlink)")
+    group.add_argument(
+        "--link-sharing",
+        type=one_of("way to share a link", [sharing.value for sharing in Sharing]),
+        default=Sharing.SOURCE.value,
+        metavar="WHO",
+        help="which transfers queue behind each other: those of one prefill instance (source, default), of one pair "
+        "of instances (pair), all of them (all), or none",
+    )
+    group.add_argument(
+        "--transfer",
+        type=one_of("transfer", [transfer.value for transfer in Transfer]),
+        default=Transfer.PULL.value,
+        metavar="WAY",
+        help="pull (default): KV waits in prefill memory until decode has room; push: it is sent at once",
+    )
+    group.add_argument(
+        "--first-token",
+        type=one_of("first token", list(FIRST_TOKENS)),
+        default="prefill",
+        metavar="WHO",
+        help="who emits it: prefill (default, as DistServe counts) or decode after the transfer (as the pods do)",
+    )
+
+
+def _add_batching_options(parser: Parser) -> None:
+    group = parser.add_argument_group("batching and KV")
+    group.add_argument(
+        "--scheduler",
+        type=one_of("scheduler", [policy.value for policy in BatchPolicy]),
+        metavar="NAME",
+        help=f"of colocated instances: {', '.join(policy.value for policy in BatchPolicy)} (prefill-first)",
+    )
+    group.add_argument(
+        "--token-budget", type=count, metavar="N", help="tokens of a chunked iteration, decodes included (512)"
+    )
+    group.add_argument("--max-batched-tokens", type=count, metavar="N", help="prompt tokens of an iteration (2048)")
+    group.add_argument(
+        "--fill-tokens", type=count, metavar="N", help="prompt tokens that a prefill instance batches (512)"
+    )
+    group.add_argument("--max-sequences", type=count, metavar="N", help="sequences of an instance at a time (256)")
+    group.add_argument(
+        "--admission",
+        type=one_of("admission", [admission.value for admission in Admission]),
+        default=Admission.RESERVE.value,
+        metavar="RULE",
+        help="reserve (default): room for prompt and answer before a request starts; preempt: room for what there is, "
+        "and recomputation when it runs out (the pods' default)",
+    )
+    group.add_argument("--kv-capacity-tokens", type=count, metavar="N", help="KV room of an instance (what is left)")
+    group.add_argument("--prefix-caching", action="store_true", help="keep KV in blocks and reuse equal prefixes")
+    group.add_argument("--block-tokens", type=count, metavar="N", help="tokens of a KV block (16 with prefix caching)")
+
+
+def add_load_options(parser: Parser, *, rate: bool) -> None:
+    """What is offered. rate: whether there is a `--rate` (a search has none)."""
+    group = parser.add_argument_group("load")
+    group.add_argument("--input", type=count, metavar="N", help="prompt tokens (mean, unless fixed)")
+    group.add_argument("--output", type=count, metavar="N", help="answer tokens (mean, unless fixed)")
+    group.add_argument(
+        "--workload", metavar="NAME", help="a named load (chat, code, summarisation, ...; see disagg replay --help)"
+    )
+    group.add_argument("--trace", metavar="FILE", help="a trace; its arrivals are stretched to --rate, if given")
+    group.add_argument(
+        "--lengths",
+        metavar="SHAPE",
+        help="fixed or lognormal[:SIGMA] (fixed with --input and --output; else the load's own)",
+    )
+    if rate:
+        group.add_argument("--rate", type=positive, metavar="R", help="requests/s (default: the load's own)")
+    group.add_argument(
+        "--requests",
+        type=count,
+        metavar="N",
+        help=f"requests to simulate ({DEFAULT_REQUESTS}; decode-only {DECODE_REQUESTS}; a trace: all)",
+    )
+    group.add_argument(
+        "--burstiness", type=positive, metavar="CV", help="CV of the gaps between arrivals; 1 is Poisson (the default)"
+    )
+    group.add_argument("--seed", type=integer, default=0, help="seed of everything that is drawn (0)")
+    add_slo_options(parser)
+
+
+def add_slo_options(parser: Parser) -> None:
+    """What is promised."""
+    group = parser.add_argument_group("promises")
+    group.add_argument(
+        "--ttft",
+        type=duration,
+        default=DEFAULT_TTFT_SECONDS,
+        metavar="TIME",
+        help="time to first token, like 400ms or 0.4 (250ms)",
+    )
+    group.add_argument(
+        "--tpot",
+        type=duration,
+        default=DEFAULT_TPOT_SECONDS,
+        metavar="TIME",
+        help="time per output token after the first (100ms)",
+    )
+
+
+def add_run_options(parser: Parser) -> None:
+    """How a run is done."""
+    group = parser.add_argument_group("run")
+    group.add_argument("--until", type=duration, metavar="TIME", help="stop then; what is under way stays unfinished")
+    group.add_argument(
+        "--fault",
+        type=fault,
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="kill:decode-0@60 loses an instance at 60 s, kill:decode-0@60+30 for 30 s; slow:prefill-1@10+60x2 makes "
+        "it twice as slow for a minute; can be given again",
+    )
+
+
+def add_json_option(parser: argparse._ActionsContainer, what: str) -> None:
+    """`--json`, with or without a file."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help=f"write {what} as JSON there; without a file (or with -) print it instead of the table",
+    )
+
+
+def add_all(parser: Parser, *, rate: bool) -> None:
+    """All flags that `disagg simulate` has but for its outputs."""
+    add_instance_options(parser)
+    add_deployment_options(parser)
+    add_load_options(parser, rate=rate)
+    add_run_options(parser)
+
+
+_FAULT = re.compile(
+    r"(?P<kind>kill|slow):(?P<role>prefill|decode|worker)-(?P<index>\d+)@(?P<at>[\d.]+)"
+    r"(\+(?P<for>[\d.]+))?(x(?P<factor>[\d.]+))?"
+)
+
+
+def fault(text: str) -> Fault:
+    """A fault from kill:ROLE-NUMBER@SECONDS[+SECONDS] or slow:ROLE-NUMBER@SECONDS[+SECONDS]xFACTOR."""
+    found = _FAULT.fullmatch(text)
+    if not found or (found["kind"] == "slow") != (found["factor"] is not None):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no fault like kill:decode-0@60, kill:decode-0@60+30 or slow:prefill-1@10+60x2"
+        )
+    try:
+        return Fault(
+            at_seconds=float(found["at"]),
+            role=Role(found["role"]),
+            index=int(found["index"]),
+            kind=FaultKind(found["kind"]),
+            for_seconds=float(found["for"] or "inf"),
+            factor=float(found["factor"] or 1.0),
+        )
+    except (OptionError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None

@@ -1,0 +1,61 @@
+"""A parsed command line, simulated."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from disagg_cli.errors import UsageError
+from disagg_cli.simulation.deployments import build_deployment
+from disagg_cli.simulation.loads import build_load
+from disagg_engine.errors import EngineError
+from disagg_load.report import Slo
+from disagg_simulator.deployment import Deployment
+from disagg_simulator.errors import SimulatorError
+from disagg_simulator.options import Options
+from disagg_simulator.recording import Recording
+from disagg_simulator.report import Result, build_result
+from disagg_simulator.simulate import simulate
+
+SERIES_REQUESTS = 100_000
+"""Up to so many requests the occupancy of KV is recorded as well; it takes an entry an iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One simulation and what came of it."""
+
+    recording: Recording
+    result: Result
+
+
+def slo_of(arguments: argparse.Namespace) -> Slo:
+    """What is promised."""
+    return Slo(ttft_seconds=arguments.ttft, tpot_seconds=arguments.tpot)
+
+
+def options_of(arguments: argparse.Namespace, *, gaps: bool = False, series: bool = False) -> Options:
+    """How the run is done."""
+    until = arguments.until
+    return Options(
+        gaps=gaps,
+        series=series,
+        until_seconds=float("inf") if until is None else until,
+        faults=tuple(arguments.fault),
+    )
+
+
+def simulate_once(arguments: argparse.Namespace, *, deployment: Deployment | None = None) -> Run:
+    """Simulate what the flags describe. Raises `UsageError`."""
+    deployment = deployment or build_deployment(arguments)
+    load = build_load(arguments, deployment.mode)
+    try:
+        recording = simulate(
+            deployment,
+            load,
+            seed=arguments.seed,
+            options=options_of(arguments, gaps=True, series=len(load) <= SERIES_REQUESTS),
+        )
+    except (EngineError, SimulatorError) as error:
+        raise UsageError(str(error)) from None
+    return Run(recording=recording, result=build_result(recording, slo_of(arguments)))

@@ -1,0 +1,81 @@
+"""A parsed command line, searched for its goodput."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from disagg_cli.errors import UsageError
+from disagg_cli.simulation.loads import build_source, requests_of
+from disagg_cli.simulation.runs import options_of, slo_of
+from disagg_contract import __version__
+from disagg_engine.errors import EngineError
+from disagg_simulator.deployment import Deployment
+from disagg_simulator.errors import SimulatorError
+from disagg_simulator.goodput import DEFAULT_GROWTH, Goodput, Search, Trial, find_goodput
+from disagg_simulator.report import deployment_to_json
+from disagg_simulator.trials import Trials
+
+
+def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tuple[Goodput, str]:
+    """The goodput of a deployment under the load of the flags, and what that load is called. Raises `UsageError`."""
+    source = build_source(arguments)
+    requests, growth = requests_of(arguments, deployment.mode), DEFAULT_GROWTH
+    if arguments.trace:
+        requests, growth = len(source(2**62)), 1
+    elif arguments.requests:
+        growth = 1
+    trials = trials_of(arguments, deployment)
+    try:
+        search = Search(
+            target=arguments.target,
+            tolerance=arguments.tolerance,
+            start=arguments.start,
+            requests=requests,
+            growth=growth,
+        )
+        return find_goodput(trials, search), source(1).name
+    except (EngineError, SimulatorError) as error:
+        raise UsageError(str(error)) from None
+
+
+def trials_of(arguments: argparse.Namespace, deployment: Deployment) -> Trials:
+    """Trials of a deployment under the load of the flags."""
+    source = build_source(arguments)
+    return Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments))
+
+
+def to_json(found: Goodput, deployment: Deployment, arguments: argparse.Namespace, workload: str) -> dict[str, Any]:
+    """The answer as JSON values; where it is infeasible, the attainment is that of the nearest miss."""
+    shown = found.best or found.nearest
+    return {
+        "versions": {"disagg": __version__},
+        "seed": arguments.seed,
+        "workload": workload,
+        "deployment": deployment_to_json(deployment),
+        "first_token": deployment.first_token.value,
+        "slo": asdict(slo_of(arguments)),
+        "target": found.search.target,
+        "feasible": not found.infeasible,
+        "goodput_requests_per_second": found.requests_per_second,
+        "goodput_per_gpu": found.requests_per_second / deployment.gpus,
+        "gpus": deployment.gpus,
+        "attainment": asdict(shown.attainment),
+        "nearest_miss": _trial(found.nearest) if found.infeasible else None,
+        "interval_requests_per_second": [found.low, found.high if isfinite(found.high) else None],
+        "requests": shown.requests,
+        "evaluations": found.evaluations,
+        "trials": [_trial(trial) for trial in found.trials],
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "rate": trial.rate,
+        "requests": trial.requests,
+        "attainment": asdict(trial.attainment),
+        "attainment_interval": [trial.low, trial.high],
+        "stable": trial.stable,
+    }

@@ -1,0 +1,68 @@
+"""Trials of a goodput search by simulation, all of them on the same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from disagg_load.columns import Columns
+from disagg_load.report import Attainment, Slo
+from disagg_simulator.deployment import Deployment
+from disagg_simulator.figures import Figures
+from disagg_simulator.goodput import Trial
+from disagg_simulator.options import DEFAULTS, Options
+from disagg_simulator.recording import Recording
+from disagg_simulator.report import judge
+from disagg_simulator.simulate import simulate
+from disagg_simulator.statistics import share_interval
+
+Source = Callable[[int], Columns]
+"""The first n requests of an endless stream, always the same ones, with a mean of one arrival a second."""
+
+
+def verdict(recording: Recording, slo: Slo, *, rate: float) -> Trial:
+    """What a recording says about a rate."""
+    figures = Figures.of(recording)
+    ttft, tpot = figures.met(slo)
+    both = ttft & tpot
+    low, high = share_interval(both)
+    return Trial(
+        rate=rate,
+        requests=both.size,
+        attainment=Attainment(ttft=float(ttft.mean()), tpot=float(tpot.mean()), both=float(both.mean())),
+        low=low,
+        high=high,
+        stable=not judge(figures).unstable,
+    )
+
+
+class Trials:
+    """Trials of one deployment; an `Evaluate` of `disagg_simulator.goodput`.
+
+    source: the requests, at one a second in the mean. seed: of the routing's ties.
+    """
+
+    def __init__(
+        self, deployment: Deployment, source: Source, slo: Slo, *, seed: int, options: Options = DEFAULTS
+    ) -> None:
+        self._deployment = deployment
+        self._source = source
+        self._slo = slo
+        self._seed = seed
+        self._options = options
+        self._columns: dict[int, Columns] = {}
+
+    def __call__(self, rate: float, requests: int) -> Trial:
+        """Simulate the first `requests` requests at `rate`."""
+        columns = self._columns.get(requests)
+        if columns is None:
+            columns = self._columns[requests] = self._source(requests)
+        recording = simulate(self._deployment, columns.at_rate(rate), seed=self._seed, options=self._options)
+        return verdict(recording, self._slo, rate=rate)
+
+
+def at_unit_rate(columns: Columns) -> Columns:
+    """The same requests at one arrival a second in the mean (as they are, where they have no rate)."""
+    span = columns.span_seconds
+    if len(columns) < 2 or span <= 0:
+        return columns
+    return columns.at_rate(span / (len(columns) - 1))
