@@ -16,7 +16,7 @@ from disagg_contract.profile import DecodePoint, PrefillPoint, Profile
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
-from disagg_engine.timemodel import BatchShape, Chunk, Roofline, TimeModel
+from disagg_engine.timemodel import BatchShape, Chunk, TimeModel, time_model
 
 SHORTEST_TOKENS = 16
 """Where the grids of lengths start."""
@@ -30,11 +30,13 @@ def compute_profile(
     decode_batching: BatchingConfig,
     input_tokens: Sequence[int] = (),
     context_tokens: Sequence[int] = (),
+    kind: str = "roofline",
 ) -> Profile:
     """Profile of one deployment's instances; a few milliseconds of work.
 
     input_tokens and context_tokens are the grids, in tokens; empty: four points an octave from 16 tokens up to what the
-    model's context and the instance's KV room allow. Raises ModelDoesNotFitError if either instance has no KV room.
+    model's context and the instance's KV room allow. kind: the time model, `roofline` or `fitted`. Raises
+    ModelDoesNotFitError if either instance has no KV room, SettingError if the time model does not suit them.
     """
     if prefill.model != decode.model:
         raise SettingError(
@@ -46,7 +48,7 @@ def compute_profile(
     longest = prefill.model.max_context_tokens
     inputs = input_tokens or grid(SHORTEST_TOKENS, min(longest, prefill_room))
     contexts = context_tokens or grid(SHORTEST_TOKENS, min(longest, decode_room))
-    prefill_time, decode_time = Roofline(prefill), Roofline(decode)
+    prefill_time, decode_time = time_model(kind, prefill), time_model(kind, decode)
     return Profile(
         model=prefill.model.name,
         prefill_gpu=prefill.gpu.name,
@@ -56,13 +58,14 @@ def compute_profile(
         decode_tensor=decode.tensor,
         decode_pipeline=decode.pipeline,
         kv_capacity_tokens=decode_room,
-        kv_bytes_per_token=decode.model.kv_bytes_per_token,
+        kv_bytes_per_token=decode.kv_bytes_per_token,
         prefill=tuple(prefill_point(prefill_time, tokens, prefill_batching) for tokens in inputs),
         decode=tuple(
             decode_point(decode_time, context, batch, pipeline=decode.pipeline)
             for context in contexts
             for batch in batches(min(decode_batching.max_sequences, decode_room // context))
         ),
+        source=kind,
     )
 
 

@@ -8,9 +8,8 @@ linear; `timemodel.curves` says what lies outside: the table does not end, it go
 What a table of single prompts does not hold is put together from it:
 
 - several chunks together cost what one prompt of as many tokens costs, P(Σ l);
-- a chunk of l tokens after k cached ones adds the attention it has more than a prompt of l tokens:
-  [P(k + l) − P(k)] − [P(l) − P(0)], if positive. So the chunks of a prompt cost P of the whole, and P(0) for every
-  further chunk;
+- a chunk of l tokens after k cached ones adds the attention of its l · k pairs. What a pair costs is the curvature of
+  the prompts' times: with c the least-squares coefficient of a + b · l + c · l², never below 0, it is 2c;
 - decodes that join chunks are as many more tokens of the prompts' batch, and what their context adds to a step:
   P(Σ l + b) + [D(b, c) − D(b, 0)], and never less than D(b, c).
 """
@@ -71,6 +70,7 @@ class Tabulated(Windowed):
             raise SettingError(field="prefill", value=sorted(cached), wanted="rows without cached tokens as well")
         self._cached = {held: Curve(points, field="prefill") for held, points in sorted(cached.items())}
         self._prompt: Curve | None = self._cached.get(0)
+        self._pair_seconds = 2.0 * _curvature(self._prompt) if self._prompt else 0.0
         self._contexts = {size: Curve(points, field="decode") for size, points in sorted(contexts.items())}
 
     @classmethod
@@ -132,19 +132,17 @@ class Tabulated(Windowed):
         if prompt is None:
             raise SettingError(field="batch", value=batch, wanted="decodes alone: the profile has no prompts")
         seconds = prompt(batch.new_tokens)
+        most_cached = list(self._cached)[-1]
         for chunk in batch.chunks:
-            if chunk.cached_tokens:
-                plain = prompt(chunk.new_tokens)
-                seconds += max(0.0, self._after(prompt, chunk.cached_tokens, chunk.new_tokens) - plain)
+            held, new = chunk.cached_tokens, chunk.new_tokens
+            if not held:
+                continue
+            if held <= most_cached:
+                across = Curve(((size, curve(new)) for size, curve in self._cached.items()), field="prefill")
+                seconds += max(0.0, across(held) - prompt(new))
+            else:
+                seconds += self._pair_seconds * held * new
         return seconds
-
-    def _after(self, prompt: Curve, cached: int, new: int) -> float:
-        """Seconds of one chunk alone."""
-        held = list(self._cached)
-        if cached <= held[-1]:
-            across = Curve(((size, curve(new)) for size, curve in self._cached.items()), field="prefill")
-            return across(cached)
-        return prompt(cached + new) - prompt(cached) + prompt(0)
 
     def _step(self, sequences: int, context_tokens: int) -> float:
         return line_at(self.decode_lines(sequences), context_tokens).step_seconds(context_tokens)
@@ -155,3 +153,16 @@ class Tabulated(Windowed):
             raise SettingError(field="decode_sequences", value=sequences, wanted="0: the profile has no decode steps")
         over = Curve(((context, curve(sequences)) for context, curve in self._contexts.items()), field="decode")
         return tuple(DecodeLine(end * sequences, value, slope / sequences) for end, value, slope in pieces(over))
+
+
+def _curvature(curve: Curve) -> float:
+    """Least-squares coefficient of x², with a constant and a slope beside it; 0 for fewer than three points."""
+    count = len(curve.xs)
+    if count < 3:
+        return 0.0
+    middle = sum(curve.xs) / count
+    from_middle = [x - middle for x in curve.xs]
+    square = sum(u * u for u in from_middle) / count
+    lean = sum(u**3 for u in from_middle) / (square * count)
+    bent = [u * u - square - lean * u for u in from_middle]  # what a constant and a slope cannot follow
+    return max(0.0, sum(v * y for v, y in zip(bent, curve.ys, strict=True)) / sum(v * v for v in bent))

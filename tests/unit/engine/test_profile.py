@@ -92,3 +92,27 @@ def test_grids_keep_their_ends() -> None:
     assert batches(0) == ()
     assert batches(1) == (1,)
     assert batches(300)[-1] == 300
+
+
+def test_sm3_each_leg_follows_its_own_parallelism(instance_of: Build) -> None:
+    """Changing only the decode leg leaves every prefill point, and the other way round."""
+    narrow, wide = instance_of("opt-66b", tensor=3), instance_of("opt-66b", tensor=4)
+    grids = {"input_tokens": (128, 512), "context_tokens": (256, 1024)}
+    base = profile_of(narrow, narrow, **grids)
+    decode, prefill = profile_of(narrow, wide, **grids), profile_of(wide, narrow, **grids)
+    assert decode.prefill == base.prefill
+    assert prefill.decode == base.decode
+    steps = {(point.context_tokens, point.batch): point.tpot_seconds for point in decode.decode}
+    shared = [point for point in base.decode if (point.context_tokens, point.batch) in steps]
+    assert len(shared) > 10
+    assert all(steps[point.context_tokens, point.batch] < point.tpot_seconds for point in shared)
+    for faster, slower in zip(prefill.prefill, base.prefill, strict=True):
+        assert faster.ttft_seconds < slower.ttft_seconds
+
+
+def test_profile_of_another_time_model_says_so(instance_of: Build) -> None:
+    fitted = profile_of(instance_of(), instance_of(), kind="fitted")
+    assert fitted.source == "fitted"
+    assert fitted.prefill != profile_of(instance_of(), instance_of()).prefill
+    with pytest.raises(SettingError, match="time_model"):
+        profile_of(instance_of(), instance_of(), kind="magic")
