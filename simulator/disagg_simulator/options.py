@@ -8,6 +8,7 @@ from math import isfinite
 
 from disagg_contract.labels import Role
 from disagg_simulator.errors import OptionError
+from disagg_simulator.planner import PlannerSetup
 
 
 class Lane(StrEnum):
@@ -61,6 +62,9 @@ class Options:
 
     until_seconds: stop then; what is under way stays unfinished. concurrency: closed loop, that many requests at a
     time, each next one sent when one ends (arrival times then say nothing but the order); 0 is open loop.
+
+    retry: a request that was lost with an instance starts again elsewhere, with the tokens already sent as part of its
+    prompt, as a router does that can; else it has failed. planner: scales the deployment while it runs.
     """
 
     lane: Lane = Lane.AUTO
@@ -69,6 +73,8 @@ class Options:
     until_seconds: float = float("inf")
     concurrency: int = 0
     faults: tuple[Fault, ...] = ()
+    retry: bool = True
+    planner: PlannerSetup | None = None
 
     def __post_init__(self) -> None:
         if not self.until_seconds > 0:

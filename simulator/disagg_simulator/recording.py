@@ -43,15 +43,32 @@ class Gaps:
         self.count.append(count)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """What the planner decided for one role, and why. `needed` is None where it held for want of figures.
+
+    reason is one of the planner's reasons; sentence is the same for people.
+    """
+
+    at_seconds: float
+    role: Role
+    current: int
+    needed: int | None
+    target: int
+    reason: str
+    sentence: str
+
+
 @dataclass(slots=True, kw_only=True)
 class InstanceRecord:
     """One instance's run.
 
     started_seconds and stopped_seconds: when it existed (stopped: NaN where it lived to the end). busy_seconds: time
-    the first pipeline stage worked. The series hold one entry a recorded change: at `series_seconds`, the instance had
-    `series_running` sequences, `series_waiting` in its queue and `series_kv_tokens` of KV in use; and one entry an
-    iteration (or window of equal decode iterations) in the `slice_*` columns, for timelines. They stay empty unless
-    `Options.series` asks for them.
+    the first pipeline stage worked. peak_kv_tokens and kv_dropped tell of KV that was pushed here: the most room asked
+    for at a time, above the capacity in an overrun, and how often KV was lost for want of it. The series hold one entry
+    a recorded change: at `series_seconds`, the instance had `series_running` sequences, `series_waiting` in its queue
+    and `series_kv_tokens` of KV in use; and one entry an iteration (or window of equal decode iterations) in the
+    `slice_*` columns, for timelines. They stay empty unless `Options.series` asks for them.
     """
 
     name: str
@@ -67,6 +84,8 @@ class InstanceRecord:
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    peak_kv_tokens: int = 0
+    kv_dropped: int = 0
     series_seconds: array[float] = field(default_factory=lambda: array("d"))
     series_running: array[int] = field(default_factory=lambda: array("i"))
     series_waiting: array[int] = field(default_factory=lambda: array("i"))
@@ -87,7 +106,8 @@ class Recording:
 
     prefill_instance and decode_instance index `instances` (−1: none; equal where colocated). tokens: output tokens that
     the client got. end_seconds: the virtual time at which the run ended. gaps: None unless asked for.
-    transfer_tokens: tokens whose KV crossed the link.
+    transfer_tokens: tokens whose KV crossed the link. retries: how often a request was lost with an instance and, where
+    the options say so, started again. decisions: the planner's, where there was one.
     """
 
     deployment: Deployment
@@ -105,6 +125,8 @@ class Recording:
     gaps: Gaps | None = None
     end_seconds: float = 0.0
     transfer_tokens: int = 0
+    retries: int = 0
+    decisions: list[ScalingDecision] = field(default_factory=list)
 
     @classmethod
     def empty(cls, deployment: Deployment, requests: Columns, *, seed: int, gaps: bool = False) -> Recording:

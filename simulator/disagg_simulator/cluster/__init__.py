@@ -11,7 +11,7 @@ their order; then the plans of iterations, in order of the instances' numbers. A
 before anything else happens at that time.
 """
 
+from disagg_simulator.cluster.lane import simulate_cluster
 from disagg_simulator.cluster.links import link_named
-from disagg_simulator.cluster.run import simulate_cluster
 
 __all__ = ["link_named", "simulate_cluster"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from disagg_engine.batching import BatchingLoop
+from disagg_engine.batching import BatchingLoop, Iteration
 from disagg_engine.kv import BlockLedger, CountingLedger
 from disagg_engine.kv.protocol import KvLedger
+from disagg_simulator.cluster.landing import LandingLedger
 from disagg_simulator.deployment import Group, Ledger
 from disagg_simulator.recording import InstanceRecord
 
@@ -26,12 +27,31 @@ class Member:
     """Mutable state of one instance; `number` counts all instances of a run.
 
     live: requests that have a leg or pinned KV here, in the order they came. due: when the loop next wants to be
-    stepped, as far as the heap knows.
+    stepped, as far as the heap knows. flight: the iteration planned last, until it is complete. skips and gaps: what
+    its loops are made with. landing: where pushed KV lands; None for pulls.
     """
 
-    __slots__ = ("due", "group", "ledger", "live", "loop", "number", "phase", "record", "role")
+    __slots__ = (
+        "due",
+        "flight",
+        "gaps",
+        "group",
+        "landing",
+        "ledger",
+        "live",
+        "loop",
+        "number",
+        "phase",
+        "pushed",
+        "record",
+        "role",
+        "skips",
+        "slowdown",
+    )
 
-    def __init__(self, number: int, group: Group, *, name: str, started_seconds: float) -> None:
+    def __init__(
+        self, number: int, group: Group, *, name: str, started_seconds: float, skips: bool, gaps: bool, pushed: bool
+    ) -> None:
         self.number = number
         self.group = group
         self.role = group.role
@@ -43,19 +63,65 @@ class Member:
             started_seconds=started_seconds,
         )
         self.phase = Phase.STARTING
-        self.ledger: KvLedger
-        self.loop: BatchingLoop
+        self.skips = skips and not pushed
+        self.gaps = gaps
+        self.pushed = pushed
+        self.renew()
+
+    def renew(self) -> None:
+        """A new process with nothing on it."""
+        group = self.group
+        ledger: KvLedger
+        if group.ledger is Ledger.BLOCKS:
+            ledger = BlockLedger(capacity_tokens=group.capacity_tokens, block_tokens=group.block_tokens)
+        else:
+            ledger = CountingLedger(capacity_tokens=group.capacity_tokens, block_tokens=group.block_tokens)
+        self.landing = LandingLedger(ledger) if self.pushed else None
+        self.ledger = self.landing or ledger
+        self.loop = BatchingLoop(
+            config=group.batching,
+            time_model=group.time_model,
+            ledger=self.ledger,
+            event_skipping=self.skips,
+            record_gaps=self.gaps,
+        )
         self.live: dict[int, None] = {}
         self.due = NEVER
-        self.reset()
+        self.flight: Iteration | None = None
+        self.slowdown = 1.0
 
-    def reset(self) -> None:
-        """Nothing on it: a new process."""
-        group = self.group
-        if group.ledger is Ledger.BLOCKS:
-            self.ledger = BlockLedger(capacity_tokens=group.capacity_tokens, block_tokens=group.block_tokens)
-        else:
-            self.ledger = CountingLedger(capacity_tokens=group.capacity_tokens, block_tokens=group.block_tokens)
-        self.loop = BatchingLoop(config=group.batching, time_model=group.time_model, ledger=self.ledger)
-        self.live = {}
-        self.due = NEVER
+    def close_books(self, *, now: float) -> None:
+        """Put down what the process did, before it is gone or the run ends; an iteration under way counts in part."""
+        record = self.record
+        counts = self.loop.counts()
+        record.prefix_queried_tokens += counts.prefix_queried_tokens
+        record.prefix_hit_tokens += counts.prefix_hit_tokens
+        if self.flight is not None:
+            record.busy_seconds += max(0.0, min(now, self.flight.free_seconds) - self.flight.start_seconds)
+        if self.landing is not None:
+            record.kv_dropped += self.landing.dropped
+            record.peak_kv_tokens = max(record.peak_kv_tokens, self.landing.peak_tokens)
+
+    def note(self, now: float) -> None:
+        """Add the present to the series."""
+        record, counts = self.record, self.loop.counts()
+        if record.series_seconds and record.series_seconds[-1] == now:
+            for column in (
+                record.series_seconds,
+                record.series_running,
+                record.series_waiting,
+                record.series_kv_tokens,
+            ):
+                column.pop()
+        record.series_seconds.append(now)
+        record.series_running.append(counts.running)
+        record.series_waiting.append(counts.waiting)
+        record.series_kv_tokens.append(self.ledger.used_tokens)
+
+    def slice(self, iteration: Iteration) -> None:
+        """Add an iteration to the timeline."""
+        record = self.record
+        record.slice_start_seconds.append(iteration.start_seconds)
+        record.slice_end_seconds.append(iteration.end_seconds)
+        record.slice_prompt_tokens.append(iteration.prefill_tokens)
+        record.slice_sequences.append(iteration.decode_sequences + len(iteration.chunks))

@@ -1,92 +1,87 @@
 """The event loop of the cluster lane; its rules are in the package's docstring.
 
-Heap entries are tuples (time, priority, order, kind, subject): subject is an instance's number or a request's index.
-An instance's entry counts only while its time is the one the instance is `due` at, a transfer's only while it is the
-request's current one, so that nothing has to be taken out of the heap.
+Heap entries are tuples (time, kind, order, subject): subject is an instance's number, a request's index, or the place
+of an action. An instance's entry counts only while its time is the one the instance is `due` at, a transfer's only
+while it is the request's current one, so that nothing has to be taken out of the heap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from math import isnan
+from math import inf, isnan, nan, nextafter
 
 from disagg_contract.labels import Role
-from disagg_engine.batching import Completed, Emission, FirstToken, Request, Transfer
+from disagg_engine.batching import Completed, Emission, FirstToken, Request
+from disagg_engine.batching import Transfer as Pull
 from disagg_engine.errors import RequestTooLargeError
 from disagg_load.columns import Columns
+from disagg_simulator.cluster.fleet import Fleet
 from disagg_simulator.cluster.links import Links
 from disagg_simulator.cluster.member import NEVER, Member, Phase
-from disagg_simulator.deployment import Deployment, Group, Mode
-from disagg_simulator.options import DEFAULTS, Options
+from disagg_simulator.cluster.meter import Meter
+from disagg_simulator.deployment import Deployment, Mode, Transfer
+from disagg_simulator.options import Options
 from disagg_simulator.prompts import Prompts
 from disagg_simulator.recording import Outcome, Recording
 from disagg_simulator.routing import Routing, routing_for
 
-# Priorities at equal times, and with them the kinds of events.
+# The kinds of events, which are their priorities at equal times.
 STEP, CHANGE, KV, ARRIVAL, PLAN = range(5)
 
 Event = tuple[float, int, int, int]
-"""(time, kind, order, subject)."""
-
-
-def simulate_cluster(
-    deployment: Deployment,
-    requests: Columns,
-    *,
-    seed: int,
-    options: Options = DEFAULTS,
-    routing: Routing | None = None,
-) -> Recording:
-    """Run `requests` through `deployment` with the pods' own parts. `routing`: instead of the deployment's policy."""
-    run = ClusterRun(deployment, requests, seed=seed, options=options, routing=routing)
-    return run.run()
 
 
 class ClusterRun:
-    """One run."""
+    """One run. `meter`, where there is one, is told what a router and its workers would count."""
 
     def __init__(
-        self, deployment: Deployment, requests: Columns, *, seed: int, options: Options, routing: Routing | None
+        self,
+        deployment: Deployment,
+        requests: Columns,
+        *,
+        seed: int,
+        options: Options,
+        routing: Routing | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        self._deployment = deployment
-        self._options = options
+        self.deployment = deployment
+        self.options = options
+        self.recording = Recording.empty(deployment, requests, seed=seed, gaps=options.gaps)
         self._prompts = Prompts(requests, deployment)
         self._routing = routing or routing_for(deployment, self._prompts, seed=seed)
+        self._meter = meter
         self._links = Links(deployment.link)
         self._kv_bytes = deployment.groups[0].instance.model.kv_bytes_per_token
-        self._entry = {
-            Mode.COLOCATED: Role.WORKER,
-            Mode.DECODE_ONLY: Role.DECODE,
-        }.get(deployment.mode, Role.PREFILL)
         self._pair = deployment.mode is Mode.DISAGGREGATED
+        self._push = deployment.transfer is Transfer.PUSH
         self._prefill_emits = deployment.first_token is FirstToken.PREFILL
-        self.recording = Recording.empty(deployment, requests, seed=seed, gaps=options.gaps)
+        self._entry = {Mode.COLOCATED: Role.WORKER, Mode.DECODE_ONLY: Role.DECODE}.get(deployment.mode, Role.PREFILL)
         self._arrivals = requests.arrival_seconds
-        self._inputs = requests.input_tokens
-        self._outputs = requests.output_tokens
+        self._inputs, self._outputs = requests.input_tokens, requests.output_tokens
         self._count = len(requests)
-        self._sent = 0
-        self._open = 0
         self._base: dict[int, int] = {}
+        """Tokens that the client had before the current attempt, of requests that lost an earlier one."""
+        self._lost_at: dict[int, float] = {}
         self._pulls: dict[int, int] = {}
+        self._waiting: dict[Role, deque[int]] = {role: deque() for role in Role}
+        """Requests that no instance could be chosen for."""
         self._order = 0
         self._heap: list[Event] = []
-        self.members: list[Member] = []
-        self._pools: dict[Role, tuple[int, ...]] = {}
+        self._actions: list[Callable[[], None]] = []
         self.now = 0.0
-        for group in deployment.groups:
-            for _ in range(group.replicas):
-                self._serve(self._create(group))
+        self.unfinished = self._count
+        self.fleet = Fleet(deployment, routing=self._routing, recording=self.recording, options=options)
 
     # ---- the loop ----------------------------------------------------------------------------------------------
 
     def run(self) -> Recording:
         """Until everything is done, or time is up."""
-        heap, members, until = self._heap, self.members, self._options.until_seconds
-        self._start()
-        while heap:
+        heap, members, until = self._heap, self.fleet.members, self.options.until_seconds
+        self._begin()
+        while heap and self.unfinished:
             now, kind, order, subject = heappop(heap)
             if now > until:
                 break
@@ -108,19 +103,28 @@ class ClusterRun:
             elif kind == ARRIVAL:
                 self.now = now
                 self._arrive(subject)
-            elif kind == KV and self._pulls.get(subject) == order:
+            elif kind == KV:
+                if self._pulls.get(subject) == order:
+                    self.now = now
+                    self._arrived(subject)
+            else:
                 self.now = now
-                self._pulled(subject)
+                self._actions[subject]()
         return self._close()
 
-    def _start(self) -> None:
-        closed = self._options.concurrency
-        if not closed:
+    def at(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something to the instances at that time."""
+        self._order += 1
+        heappush(self._heap, (seconds, CHANGE, self._order, len(self._actions)))
+        self._actions.append(action)
+
+    def _begin(self) -> None:
+        if not self.options.concurrency:
             if self._count:
                 heappush(self._heap, (self._arrivals[0], ARRIVAL, 0, 0))
             return
         self._arrivals = self._arrivals[:0]
-        for _ in range(min(closed, self._count)):
+        for _ in range(min(self.options.concurrency, self._count)):
             self._send_next()
 
     def _send_next(self) -> None:
@@ -132,9 +136,10 @@ class ClusterRun:
 
     def _arrive(self, index: int) -> None:
         following = index + 1
-        if not self._options.concurrency and following < self._count:
+        if not self.options.concurrency and following < self._count:
             heappush(self._heap, (self._arrivals[following], ARRIVAL, following, following))
-        self._sent = following
+        if self._meter is not None:
+            self._meter.arrived()
         if self._entry is Role.DECODE:
             self._in_place(index)
         else:
@@ -143,34 +148,44 @@ class ClusterRun:
     # ---- legs --------------------------------------------------------------------------------------------------
 
     def _dispatch(self, index: int, role: Role) -> None:
-        """Send a request's leg to an instance of that role."""
-        base = self._base.get(index, 0) if self._base else 0
-        prompt = self._inputs[index] + base
-        left = self._outputs[index] - base
-        pool = self._pools[role]
+        """Send a request's leg to an instance of that role; it waits where there is none."""
+        pool = self.fleet.pools[role]
+        if not pool:
+            self._waiting[role].append(index)
+            return
+        prompt = self._inputs[index]
+        if self._base:
+            prompt += self._base.get(index, 0)
         number = pool[0] if len(pool) == 1 else self._routing.choose(pool, index, prompt)
-        member = self.members[number]
-        prefill = role is Role.PREFILL
+        member = self.fleet.members[number]
+        if role is not Role.DECODE:
+            self.recording.prefill_instance[index] = number
+        if role is not Role.PREFILL:
+            self.recording.decode_instance[index] = number
+        self._routing.dispatched(number, index, prompt)
+        member.live[index] = None
+        if self._push and self._pair and role is Role.DECODE:
+            self._send(member, index, prompt)
+        else:
+            self._submit(member, index, prompt)
+
+    def _submit(self, member: Member, index: int, prompt: int) -> None:
+        """Hand the leg to the instance's loop."""
+        role = member.role
+        left = self._outputs[index] - prompt + self._inputs[index]
         request = Request(
             request_id=str(index),
             prompt_tokens=prompt,
-            max_tokens=1 if prefill else left,
+            max_tokens=1 if role is Role.PREFILL else left,
             block_keys=self._prompts.keys(index, member.group),
             remote_kv=role is Role.DECODE,
-            keep_kv=prefill and self._pair and not (self._prefill_emits and left == 1),
+            keep_kv=role is Role.PREFILL and self._pair and not (self._prefill_emits and left == 1),
         )
-        record = self.recording
-        if role is not Role.DECODE:
-            record.prefill_instance[index] = number
-        if not prefill:
-            record.decode_instance[index] = number
         try:
             member.loop.submit(request, now=self.now)
         except RequestTooLargeError:
-            self._refuse(index)
+            self._refuse(member, index, prompt)
             return
-        self._routing.dispatched(number, index, prompt)
-        member.live[index] = None
         if role is Role.DECODE:
             self._tell(member, member.loop.start_transfers(now=self.now))
         self._reschedule(member)
@@ -180,8 +195,7 @@ class ClusterRun:
         record = self.recording
         record.prefill_start[index] = record.prefill_end[index] = self.now
         if self._prefill_emits:
-            record.first_token[index] = self.now
-            record.tokens[index] = 1
+            self._first(index, self.now)
             if self._outputs[index] == 1:
                 self._end(index, Outcome.COMPLETED)
                 return
@@ -195,86 +209,135 @@ class ClusterRun:
         if not record.tokens[index]:
             record.prefill_end[index] = now
         if self._prefill_emits or not self._pair:
-            if not record.tokens[index]:
-                record.first_token[index] = now
+            if not base:
+                self._first(index, now)
+            elif record.gaps is not None:
+                record.gaps.add(now - self._lost_at[index], 1)
             record.tokens[index] = base + 1
             if not self._pair or base + 1 == self._outputs[index]:
-                del member.live[index]
+                self._leave(member, index)
                 self._end(index, Outcome.COMPLETED)
                 return
-        self._tell(member, member.loop.start_transfers(now=now))
         self._dispatch(index, Role.DECODE)
 
-    def _tell(self, member: Member, transfers: Sequence[Transfer]) -> None:
-        """The decode instance has room for these: their KV starts to travel."""
-        for transfer in transfers:
-            index = int(transfer.request_id)
-            arrival = self.now
-            if self._pair:
-                self.recording.transfer_tokens += transfer.pull_tokens
-                arrival = self._links.reserve(
-                    transfer.pull_tokens * self._kv_bytes,
-                    source=self.recording.prefill_instance[index],
-                    target=member.number,
-                    now=self.now,
-                )
-            if arrival <= self.now:
-                self._pulled(index)
-            else:
-                self._order += 1
-                self._pulls[index] = self._order
-                heappush(self._heap, (arrival, KV, self._order, index))
+    def _reserve(self, member: Member, index: int, tokens: int) -> float:
+        """Put KV on the link to a decode instance; returns when it is there."""
+        self.recording.transfer_tokens += tokens
+        seconds = self._links.reserve(
+            tokens * self._kv_bytes,
+            source=self.recording.prefill_instance[index],
+            target=member.number,
+            now=self.now,
+        )
+        if self._meter is not None:
+            self._meter.transferred(seconds - self.now)
+        return seconds
 
-    def _pulled(self, index: int) -> None:
-        """A request's KV is at its decode instance."""
-        now, request_id = self.now, str(index)
+    def _send(self, member: Member, index: int, prompt: int) -> None:
+        """Push: the KV leaves for the decode instance at once."""
+        self._travel(index, self._reserve(member, index, prompt))
+
+    def _tell(self, member: Member, pulls: Sequence[Pull]) -> None:
+        """The decode instance has room for these: their KV starts to travel, where it is not there already."""
+        for pull in pulls:
+            index = int(pull.request_id)
+            if not self._pair:
+                self._ready(member, index)
+            elif member.landing is None:
+                self._travel(index, self._reserve(member, index, pull.pull_tokens))
+            elif member.landing.claim(pull.request_id):
+                self._ready(member, index)
+            else:
+                self._compute_here(member, index)
+
+    def _travel(self, index: int, arrival: float) -> None:
+        if arrival <= self.now:
+            self._arrived(index)
+            return
+        self._order += 1
+        self._pulls[index] = self._order
+        heappush(self._heap, (arrival, KV, self._order, index))
+
+    def _arrived(self, index: int) -> None:
+        """A request's KV is at its decode instance, and its prefill instance may forget it."""
         self._pulls.pop(index, None)
-        member = self.members[self.recording.decode_instance[index]]
-        if self._pair:
-            self._release(index)
-        emission = member.loop.kv_arrived(request_id, now=now, first_token=self._deployment.first_token)
+        member = self.fleet.members[self.recording.decode_instance[index]]
+        self._release(index)
+        if member.landing is None:
+            self._ready(member, index)
+            return
+        prompt = self._inputs[index] + self._base.get(index, 0)
+        member.landing.land(str(index), prompt)
+        self._submit(member, index, prompt)
+
+    def _ready(self, member: Member, index: int) -> None:
+        """An admitted request has its KV."""
+        loop, now = member.loop, self.now
+        emission = loop.kv_arrived(
+            str(index),
+            now=now,
+            first_token=self.deployment.first_token,
+            first_token_seconds=self.recording.prefill_end[index] if index not in self._base else now,
+        )
         if emission is not None:
             self._emitted(member, emission, now)
-            self._tell(member, member.loop.start_transfers(now=now))
+            if emission.last:
+                self._tell(member, loop.start_transfers(now=now))
+        self._reschedule(member)
+
+    def _compute_here(self, member: Member, index: int) -> None:
+        """An admitted request has lost its KV on the way: the decode instance computes its prompt."""
+        record = self.recording
+        if not record.tokens[index]:
+            record.prefill_start[index] = record.prefill_end[index] = nan
+        member.loop.kv_failed(str(index), now=self.now)
         self._reschedule(member)
 
     def _release(self, index: int) -> None:
         """The prefill instance may forget a request's KV."""
-        member = self.members[self.recording.prefill_instance[index]]
-        member.live.pop(index, None)
-        member.loop.release(str(index), now=self.now)
-        self._reschedule(member)
+        member = self.fleet.members[self.recording.prefill_instance[index]]
+        self._leave(member, index)
+        if member.phase is not Phase.GONE:
+            member.loop.start_transfers(now=self.now)  # what has just ended is pinned only by this
+            member.loop.release(str(index), now=self.now)
+            self._reschedule(member)
 
     # ---- instances ---------------------------------------------------------------------------------------------
 
     def _complete(self, member: Member) -> None:
         """Take what an instance has finished by now."""
-        loop, now = member.loop, self.now
-        record = member.record
-        room = False
-        for done in loop.complete(now=now):
+        loop, role, record = member.loop, member.role, member.record
+        ended = False
+        for done in loop.complete(now=self.now):
             iteration = done.iteration
+            member.flight = None
             record.busy_seconds += iteration.free_seconds - iteration.start_seconds
-            record.iterations += 1
-            record.output_tokens += len(done.emissions)
-            if iteration.shape.chunks:
-                record.prompt_tokens += iteration.shape.prefill_tokens
+            record.iterations += iteration.steps
+            record.output_tokens += done.tokens
+            if iteration.chunks:
+                record.prompt_tokens += iteration.prefill_tokens
                 self._started(done)
-            if member.role is Role.PREFILL:
+            if self.options.series:
+                member.slice(iteration)
+            if self.recording.gaps is not None:
+                for gap in done.gaps:
+                    self.recording.gaps.add(gap.seconds, gap.sequences)
+            if self._meter is not None:
+                self._meter.iterated(role, done)
+            if role is Role.PREFILL:
                 for emission in done.emissions:
                     self._prefilled(member, int(emission.request_id))
                 continue
             for emission in done.emissions:
                 if emission.index == 1 or emission.last:
                     self._emitted(member, emission, iteration.start_seconds)
-                    room = room or emission.last
-        if room and member.role is Role.DECODE:
-            self._tell(member, loop.start_transfers(now=now))
+                    ended = ended or emission.last
+        if ended and role is Role.DECODE and member.phase is not Phase.GONE:
+            self._tell(member, loop.start_transfers(now=self.now))
 
     def _started(self, done: Completed) -> None:
         """Note when the computation of prompts began."""
-        record = self.recording
-        tokens, starts = record.tokens, record.prefill_start
+        tokens, starts = self.recording.tokens, self.recording.prefill_start
         for work in done.works:
             index = int(work.request_id)
             if not tokens[index] and isnan(starts[index]):
@@ -283,19 +346,19 @@ class ClusterRun:
     def _emitted(self, member: Member, emission: Emission, start_seconds: float) -> None:
         """A colocated or decode instance has a request's first or last token."""
         record, index, now = self.recording, int(emission.request_id), emission.seconds
-        if emission.index == 1 and member.role is Role.WORKER:
-            self._routing.prefilled(member.number, index)
-        if not record.tokens[index]:
-            record.tokens[index] = 1
-            record.first_token[index] = now
-            if isnan(record.prefill_start[index]):
-                record.prefill_start[index] = start_seconds
-            if isnan(record.prefill_end[index]):
-                record.prefill_end[index] = now
+        if emission.index == 1:
+            if member.role is Role.WORKER:
+                self._routing.prefilled(member.number, index)
+            if not record.tokens[index]:
+                if isnan(record.prefill_start[index]):
+                    record.prefill_start[index] = start_seconds
+                if isnan(record.prefill_end[index]):
+                    record.prefill_end[index] = now
+                self._first(index, now)
         if emission.last:
             base = self._base.get(index, 0) if self._base else 0
-            del member.live[index]
             self._routing.ended(member.number, index, self._inputs[index] + base)
+            self._leave(member, index)
             record.tokens[index] = self._outputs[index]
             self._end(index, Outcome.COMPLETED)
 
@@ -305,17 +368,21 @@ class ClusterRun:
         due = loop.next_seconds()
         if due is not None and due <= self.now:
             plan = loop.plan(now=self.now)
+            if plan.iteration is not None:
+                member.flight = plan.iteration
             for request_id in plan.preempted:
                 index = int(request_id)
-                if not self.recording.tokens[index]:
-                    self.recording.prefill_start[index] = float("nan")
                 member.record.preemptions += 1
+                if not self.recording.tokens[index]:
+                    self.recording.prefill_start[index] = nan
             if plan.transfers:
                 self._tell(member, plan.transfers)
         self._reschedule(member)
 
     def _reschedule(self, member: Member) -> None:
         """Make the heap know when the instance wants to be asked next."""
+        if self.options.series:
+            member.note(self.now)
         due = member.loop.next_seconds()
         if due is None or due == member.due:
             return
@@ -325,63 +392,139 @@ class ClusterRun:
         member.due = due
         heappush(self._heap, (due, STEP, member.number, member.number))
 
-    # ---- the fleet ---------------------------------------------------------------------------------------------
+    # ---- changes of the fleet ----------------------------------------------------------------------------------
 
-    def _create(self, group: Group) -> Member:
-        number = len(self.members)
-        rank = sum(other.role is group.role for other in self.members)
-        member = Member(number, group, name=f"{group.role.value}-{rank}", started_seconds=self.now)
-        self.members.append(member)
-        self.recording.instances.append(member.record)
-        return member
+    def serve(self, member: Member) -> None:
+        """The instance serves from now on, and first of all those who wait for one."""
+        if member.phase is Phase.DRAINING or (member.phase is Phase.GONE and not isnan(member.record.stopped_seconds)):
+            return
+        self.fleet.serve(member)
+        waiting, self._waiting[member.role] = self._waiting[member.role], deque()
+        for index in waiting:
+            self._dispatch(index, member.role)
 
-    def _serve(self, member: Member) -> None:
-        member.phase = Phase.SERVING
-        self._routing.joined(member.number, member.group)
-        self._changed()
+    def set_slowdown(self, member: Member, factor: float) -> None:
+        """Iterations of the instance planned from now on take that many times as long."""
+        if member.phase is not Phase.GONE:
+            member.slowdown = factor
+            member.loop.set_slowdown(factor, now=self.now)
+            self._reschedule(member)
 
-    def _changed(self) -> None:
-        for role in Role:
-            self._pools[role] = tuple(
-                member.number for member in self.members if member.role is role and member.phase is Phase.SERVING
-            )
+    def lose(self, member: Member, *, for_ever: bool) -> None:
+        """The instance and all KV on it are lost; its requests start again elsewhere, or fail."""
+        if member.phase in (Phase.GONE, Phase.STARTING):
+            return
+        now, role = self.now, member.role
+        for_ever = for_ever or member.phase is Phase.DRAINING
+        member.loop.set_slowdown(member.slowdown, now=now)  # a window ends with the step in flight
+        lost = list(member.live)
+        for index in lost:
+            self._count_tokens(member, index)
+        self.fleet.lose(member, now=now, for_ever=for_ever)
+        for index in lost:
+            self._abandon(member, role, index)
+        self._routing.left(member.number)
+        for index in lost:
+            self._try_again(index)
+
+    def _count_tokens(self, member: Member, index: int) -> None:
+        """Put down how many tokens the client has, of a request that is under way there."""
+        if member.role is not Role.PREFILL and str(index) in member.loop:
+            record, base = self.recording, self._base.get(index, 0)
+            record.tokens[index] = max(record.tokens[index], base + member.loop.admitted(str(index)).generated_tokens)
+
+    def _abandon(self, member: Member, role: Role, index: int) -> None:
+        """Take back what a request that was lost on `member` has elsewhere, and its load."""
+        record = self.recording
+        self._pulls.pop(index, None)
+        prompt = self._inputs[index] + self._base.get(index, 0)
+        if role is not Role.PREFILL:
+            self._routing.ended(member.number, index, prompt)
+            prefill = record.prefill_instance[index]
+            if self._pair and index in self.fleet.members[prefill].live:
+                self._release(index)
+            return
+        decode = record.decode_instance[index]
+        if index in self._waiting[Role.DECODE]:
+            self._waiting[Role.DECODE].remove(index)
+        elif decode >= 0 and index in self.fleet.members[decode].live:
+            other = self.fleet.members[decode]
+            self._routing.ended(decode, index, prompt)
+            if str(index) in other.loop:
+                other.loop.cancel(str(index), now=self.now)
+                self._tell(other, other.loop.start_transfers(now=self.now))
+                self._reschedule(other)
+            self._leave(other, index)
+        else:
+            self._routing.ended(member.number, index, prompt)
+
+    def _try_again(self, index: int) -> None:
+        """A lost request: its prompt and the tokens sent are one longer prompt, or it has failed."""
+        record = self.recording
+        record.decode_instance[index] = -1
+        record.retries += 1
+        sent = record.tokens[index]
+        if not sent:
+            record.prefill_start[index] = record.prefill_end[index] = nan
+        if not self.options.retry:
+            self._end(index, Outcome.FAILED)
+            return
+        if sent:
+            self._base[index] = sent
+        self._lost_at[index] = self.now
+        self._dispatch(index, self._entry)
 
     # ---- ends --------------------------------------------------------------------------------------------------
 
-    def _refuse(self, index: int) -> None:
+    def _first(self, index: int, seconds: float) -> None:
+        """The client gets a request's first token."""
+        record = self.recording
+        record.tokens[index] = 1
+        record.first_token[index] = seconds
+        if self._meter is not None:
+            self._meter.first(
+                seconds - self._arrivals[index], prefill_seconds=record.prefill_end[index] - record.prefill_start[index]
+            )
+
+    def _leave(self, member: Member, index: int) -> None:
+        """The request has nothing more on the instance."""
+        member.live.pop(index, None)
+        if member.phase is Phase.DRAINING:
+            self.fleet.check(member, now=self.now)
+
+    def _refuse(self, member: Member, index: int, prompt: int) -> None:
         """Larger than the pool."""
-        if self.recording.prefill_instance[index] >= 0 and self._pair:
+        self._routing.ended(member.number, index, prompt)
+        self._leave(member, index)
+        if member.role is Role.DECODE and self._pair and not self._push:
             self._release(index)
         self._end(index, Outcome.REFUSED)
 
     def _end(self, index: int, outcome: Outcome) -> None:
         record = self.recording
         record.outcome[index] = outcome
+        record.end_seconds = self.now
+        self.unfinished -= 1
         if outcome is Outcome.COMPLETED:
             record.finish[index] = self.now
-        record.end_seconds = self.now
-        if self._options.concurrency:
+            if self._meter is not None:
+                self._meter.ended(self._inputs[index], self._outputs[index], self.now - record.first_token[index])
+        if self.options.concurrency:
             self._send_next()
 
     def _close(self) -> Recording:
         """What is under way stays unfinished."""
-        record = self.recording
-        until = self._options.until_seconds
-        if self._heap:
-            record.end_seconds = until
-        for member in self.members:
-            counts = member.loop.counts()
-            member.record.prefix_queried_tokens += counts.prefix_queried_tokens
-            member.record.prefix_hit_tokens += counts.prefix_hit_tokens
-            if member.role is Role.PREFILL:
-                continue
+        record, until = self.recording, self.options.until_seconds
+        if self.unfinished:
+            record.end_seconds = until if until < inf else self.now
+        for member in self.fleet.members:
+            if member.phase is not Phase.GONE:
+                if member.live:
+                    member.loop.set_slowdown(member.slowdown, now=nextafter(record.end_seconds, inf))
+                member.close_books(now=record.end_seconds)
             for index in member.live:
-                base = self._base.get(index, 0)
-                record.tokens[index] = max(
-                    record.tokens[index], base + member.loop.admitted(str(index)).generated_tokens
-                )
-        if self._options.concurrency:
-            missing = self._count - len(self._arrivals)
-            self._arrivals.extend([record.end_seconds] * missing)
+                self._count_tokens(member, index)
+        if self.options.concurrency:
+            self._arrivals.extend([record.end_seconds] * (self._count - len(self._arrivals)))
             record.requests = replace(record.requests, arrival_seconds=self._arrivals)
         return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 
 import pytest
@@ -34,7 +35,7 @@ class Steady:
         return steps * self.decode_seconds
 
     def decode_lines(self, sequences: int, /) -> tuple[DecodeLine, ...]:
-        return (DecodeLine(0.0, self.decode_seconds, 0.0),)
+        return (DecodeLine(until_tokens=inf, seconds=self.decode_seconds, seconds_per_token=0.0),)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def instance() -> Instance:
 
 @pytest.fixture
 def group(instance: Instance) -> Callable[..., Group]:
-    """`group(role, replicas=…, steady=(prompt, decode) or None for the roofline, …)`, the rest goes to BatchingConfig."""
+    """`group(role, replicas, steady=(prompt, decode) or None for the roofline, …)`; the rest is for BatchingConfig."""
 
     def make(
         role: Role,
