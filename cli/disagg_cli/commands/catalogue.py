@@ -58,9 +58,12 @@ def _show_gpu(gpu: Gpu) -> dict[str, str]:
         "name": gpu.name,
         "": gpu.title,
         "TFLOP/s": f"{gpu.flops / 1e12:.0f}",
+        "FP8": f"{gpu.flops_fp8 / 1e12:.0f}" if gpu.flops_fp8 else "-",
         "memory GB": f"{gpu.memory_bytes / 1e9:.0f}",
         "TB/s": f"{gpu.memory_bandwidth / 1e12:.2f}",
         "NVLink GB/s": f"{gpu.nvlink_bandwidth / 1e9:.0f}" if gpu.nvlink_bandwidth else "-",
+        "W": f"{gpu.watts:.0f}" if gpu.watts else "-",
+        "$/h": f"{gpu.dollars_per_hour:.2f}" if gpu.dollars_per_hour else "-",
     }
 
 
