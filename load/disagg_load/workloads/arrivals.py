@@ -112,7 +112,7 @@ class GammaArrivals:
 
     def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
         """Arrival times."""
-        shape = self.cv**-2
+        shape = 1 / (self.cv * self.cv)
         stream = streams.stream("arrivals")
         gaps = (_gammas(shape, stream, size) / shape for size in block_sizes())
         return (times / self.rate for times in _sums(gaps))

@@ -103,7 +103,11 @@ RECIPES: dict[str, Recipe] = {
         arrivals=_mooncake_arrivals,
         input_table=measured.MOONCAKE_INPUT,
         output_table=measured.MOONCAKE_OUTPUT,
-        prefixes=PrefixChains(continued=0.5, shared_share=measured.MOONCAKE_SHARED_SHARE),
+        prefixes=PrefixChains(
+            continued=0.54,
+            shared_share=measured.MOONCAKE_SHARED_SHARE,
+            requests_back=measured.MOONCAKE_REQUESTS_BACK,
+        ),
     ),
     "sessions": Recipe(
         summary="conversations of several turns, on system prompts that many of them share",

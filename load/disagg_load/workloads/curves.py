@@ -177,7 +177,7 @@ class _NoisePath:
 
     def _until(self, step: int) -> Floats:
         shape = self._shape
-        fresh = sqrt(1 - shape.persistence**2)
+        fresh = sqrt(1 - shape.persistence * shape.persistence)
         while len(self._factors) <= step:
             now, path = self._last, []
             for normal in portable.normal_quantile(self._stream.uniforms(256)).tolist():
@@ -244,7 +244,10 @@ class CurveArrivals:
         check_rate(self.rate)
 
     def blocks(self, streams: Streams, *, until_seconds: float = inf) -> Iterator[Floats]:
-        """Arrival times, a stretch of time a block. Raises WorkloadError where the rate stays at 0 for good."""
+        """Arrival times, a stretch of time a block.
+
+        Raises WorkloadError where the rate stays at 0 for good and no time ends the load.
+        """
         path = self.curve.path(streams)
         gaps, thinning = streams.stream("arrivals"), streams.stream("thinning")
         width = _REQUESTS_A_STRETCH / self.rate
@@ -256,7 +259,7 @@ class CurveArrivals:
             times = _candidates(self.rate * most, start, end, gaps)
             times = times[thinning.uniforms(len(times)) * most < path.values(times)]
             pause = 0 if len(times) else pause + 1
-            if pause > _LONGEST_PAUSE_STRETCHES:
+            if pause > _LONGEST_PAUSE_STRETCHES and until_seconds == inf:
                 raise WorkloadError(f"no more requests come before {end:g} s; bound the load by seconds")
             yield times
             stretch += 1

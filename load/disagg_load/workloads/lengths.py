@@ -81,7 +81,7 @@ class LognormalLengths:
 
     def tokens(self, uniforms: Floats, arrival_seconds: Floats) -> Floats:
         """Lengths."""
-        mu = log(self.mean_tokens) - self.sigma**2 / 2
+        mu = log(self.mean_tokens) - self.sigma * self.sigma / 2
         return _whole(portable.exp(mu + self.sigma * portable.normal_quantile(uniforms)), self.least_tokens)
 
 

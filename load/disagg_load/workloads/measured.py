@@ -47,4 +47,7 @@ MOONCAKE_OUTPUT = _table(
     percents=_LENGTHS,
 )
 MOONCAKE_SHARED_SHARE = _table(0, 0.143, 0.524, 0.8, 0.931, 0.983, 1, percents=(0, 5, 25, 50, 75, 95, 100))
+MOONCAKE_REQUESTS_BACK = _table(
+    1, 100, 141, 229, 422, 901, 1661, 2129, 5105, 10514, percents=(0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
+)
 # fmt: on

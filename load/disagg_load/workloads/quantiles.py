@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class QuantileTable:
         return result
 
     def mean(self) -> float:
-        """The mean of the distribution."""
-        return sum(
+        """The mean of the distribution. (`sum` rounds differently in Python 3.11 and 3.12, `fsum` does not.)"""
+        return fsum(
             (high - low) / 100 * (value + next_value) / 2 for (low, value), (high, next_value) in pairwise(self.points)
         )
