@@ -14,7 +14,8 @@ from disagg_engine.catalogue import Gpu, Link, Model
 
 DESCRIPTION = """\
 Lists what the simulated workers know: names to use in a DisaggDeployment and in worker flags, and the figures behind
-them. A YAML file of the same shape (gpus:, models:, links:) adds entries or replaces them.
+them: peaks without sparsity, memory in GB, NVLink in GB/s each way, board power, an assumed price. A YAML file of the
+same shape (gpus:, models:, links:) adds entries or replaces them.
 """
 
 EXAMPLES = (
@@ -59,9 +60,9 @@ def _show_gpu(gpu: Gpu) -> dict[str, str]:
         "": gpu.title,
         "TFLOP/s": f"{gpu.flops / 1e12:.0f}",
         "FP8": f"{gpu.flops_fp8 / 1e12:.0f}" if gpu.flops_fp8 else "-",
-        "memory GB": f"{gpu.memory_bytes / 1e9:.0f}",
+        "GB": f"{gpu.memory_bytes / 1e9:.0f}",
         "TB/s": f"{gpu.memory_bandwidth / 1e12:.2f}",
-        "NVLink GB/s": f"{gpu.nvlink_bandwidth / 1e9:.0f}" if gpu.nvlink_bandwidth else "-",
+        "NVLink": f"{gpu.nvlink_bandwidth / 1e9:.0f}" if gpu.nvlink_bandwidth else "-",
         "W": f"{gpu.watts:.0f}" if gpu.watts else "-",
         "$/h": f"{gpu.dollars_per_hour:.2f}" if gpu.dollars_per_hour else "-",
     }
