@@ -1,0 +1,162 @@
+"""`disagg calibrate` and `disagg validate` on real measurements.
+
+Where DISAGG_DATA names a folder with `measurements/` in it, those files are used; otherwise a made table and a made run
+of the same format stand in for them, and the printed line says so. Nothing is skipped either way.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from disagg_cli.main import main
+
+
+@dataclass(frozen=True)
+class Data:
+    """A folder of measurements, and whether they are real."""
+
+    folder: str
+    real: bool
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, silicon_lines: list[str], made_run: Any) -> Data:
+    given = os.environ.get("DISAGG_DATA")
+    if given and (Path(given) / "measurements" / "silicon.csv").exists():
+        print("measurements: those of DISAGG_DATA")
+        return Data(folder=str(Path(given) / "measurements"), real=True)
+    print("measurements: made ones, DISAGG_DATA names none")
+    folder = tmp_path_factory.mktemp("measurements")
+    (folder / "silicon.csv").write_text("\n".join(silicon_lines) + "\n")
+    (folder / "made_meta.json").write_text(made_run.meta)
+    (folder / "made_requests.jsonl").write_text("\n".join(made_run.lines) + "\n")
+    return Data(folder=str(folder), real=False)
+
+
+@pytest.fixture(scope="module")
+def profile(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "calibration.yaml"
+    assert main(["calibrate", data.folder, "--out", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def validate(data: Data, profile: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def call(*more: str) -> tuple[int, str]:
+        capsys.readouterr()  # what `calibrate` has printed
+        status = main(["validate", data.folder, "--profile", str(profile), *more])
+        return status, capsys.readouterr().out
+
+    return call
+
+
+def test_tpot_of_held_out_concurrencies_is_within_ten_percent(validate: Callable[..., tuple[int, str]]) -> None:
+    status, text = validate("--loop-every", "0", "--json")
+    assert status == 0
+    (silicon,) = json.loads(text)["silicon"]
+    calibrated = silicon["models"]["calibrated"]
+    assert calibrated["tpot_held_out"]["all"]["count"] == silicon["held_out"] > 80
+    assert calibrated["tpot_held_out"]["all"]["mape"] <= 0.10
+    assert all(errors["mape"] <= 0.10 for errors in calibrated["tpot_held_out"]["by_engine"].values())
+    assert calibrated["tpot_held_out"]["all"]["mape"] < silicon["models"]["roofline"]["tpot_held_out"]["all"]["mape"]
+
+
+def test_groups_held_out_are_reported_by_name(validate: Callable[..., tuple[int, str]]) -> None:
+    _, text = validate("--loop-every", "0", "--json")
+    (silicon,) = json.loads(text)["silicon"]
+    groups = silicon["groups_held_out"]
+    assert sum(errors["count"] for errors in groups["by_group"].values()) == groups["all"]["count"] == silicon["rows"]
+    assert "llama-3.1-70b h100 vllm" in groups["by_group"]
+
+
+def test_the_loop_gives_ttft_and_agrees_with_the_closed_form(validate: Callable[..., tuple[int, str]]) -> None:
+    _, text = validate("--loop-every", "20", "--json")
+    (silicon,) = json.loads(text)["silicon"]
+    calibrated = silicon["models"]["calibrated"]
+    assert calibrated["loop_ttft"]["all"]["count"] == calibrated["loop_tpot"]["all"]["count"] >= 5
+    assert calibrated["loop_against_closed_form"]["mape"] < 0.15
+
+
+def test_a_model_without_coefficients_refuses_every_row_and_says_why(
+    validate: Callable[..., tuple[int, str]],
+) -> None:
+    _, text = validate("--loop-every", "0", "--json")
+    (silicon,) = json.loads(text)["silicon"]
+    fitted = silicon["models"]["fitted"]
+    assert fitted["refused"] == silicon["rows"]
+    assert fitted["tpot"] is None
+    assert "a100-80gb" in fitted["reason"]
+
+
+def test_a_recorded_run_is_compared_request_by_request(validate: Callable[..., tuple[int, str]]) -> None:
+    _, text = validate("--loop-every", "0", "--json")
+    (run,) = json.loads(text)["runs"]
+    calibrated = run["models"]["calibrated"]
+    assert set(calibrated["held_out"]) == {"ttft_seconds", "tpot_seconds", "end_to_end_seconds"}
+    for quantity in calibrated["held_out"].values():
+        assert quantity["requests"]["count"] == run["requests"] - run["trained_on"]
+        assert set(quantity["measured"]) == {"mean", "p50", "p90", "p99"}
+    assert calibrated["held_out"]["end_to_end_seconds"]["requests"]["mape"] <= 0.10
+    assert calibrated["held_out"]["tpot_seconds"]["requests"]["mape"] <= 0.10
+    roofline = run["models"]["roofline"]
+    assert roofline["held_out"]["end_to_end_seconds"]["requests"]["mape"] > 0.10
+
+
+def test_the_same_data_give_the_same_bytes(
+    data: Data, profile: Path, validate: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    again = tmp_path / "calibration.yaml"
+    assert main(["calibrate", data.folder, "--out", str(again)]) == 0
+    assert again.read_bytes() == profile.read_bytes()
+    assert data.folder not in profile.read_text()
+    first, second = (validate("--loop-every", "50", "--json")[1] for _ in range(2))
+    assert first == second
+
+
+def test_without_a_profile_the_constants_are_fitted_on_the_spot(
+    data: Data, validate: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, with_profile = validate("--loop-every", "0", "--json")
+    assert main(["validate", data.folder, "--loop-every", "0", "--json"]) == 0
+    without = json.loads(capsys.readouterr().out)
+    assert without["silicon"] == json.loads(with_profile)["silicon"]
+
+
+def test_tables_for_people_hold_the_figures(validate: Callable[..., tuple[int, str]]) -> None:
+    status, text = validate("--loop-every", "50")
+    assert status == 0
+    for words in ("rows held out", "whole groups held out", "end to end", "TTFT, batching loop", "concurrency 9-32"):
+        assert words in text
+
+
+def test_a_profile_is_versioned_and_says_what_it_was_made_from(profile: Path) -> None:
+    document = yaml.safe_load(profile.read_text())
+    assert (document["kind"], document["version"]) == ("disagg-calibration", 1)
+    assert "silicon.csv" in document["sources"]
+    assert all(entry["fit"]["rows"] >= 1 for entry in document["engines"])
+
+
+@pytest.mark.parametrize("command", [["validate"], ["calibrate", "--out", "unused.yaml"]])
+def test_data_that_is_none_is_refused(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert main([*command, str(tmp_path)]) == 2
+    assert "holds no measurements" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "notes.txt")]) == 2
+    assert "is no measurement" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "absent.csv")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_a_malformed_row_ends_the_command_with_its_line(
+    silicon_lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join([*silicon_lines[:5], silicon_lines[5].replace(",agg,", ",agg,x")]) + "\n")
+    assert main(["validate", str(table)]) == 2
+    assert "table.csv, line 6: isl is 'x1024'" in capsys.readouterr().err
