@@ -27,7 +27,7 @@ from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel.lines import DecodeLine
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
-from disagg_engine.timemodel.windows import Windowed, check, chunk_pairs
+from disagg_engine.timemodel.windows import Windowed, checked_sums
 
 Triple = tuple[float, float, float]
 
@@ -95,13 +95,8 @@ class Fitted(Windowed):
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """See TimeModel. The latency is all stages', the first with its overhead; that one is the busiest."""
-        check(batch)
         prefill, decode, overhead = self._parts(
-            batch.prefill_tokens,
-            chunk_pairs(batch),
-            batch.reread_tokens - batch.decode_context_tokens,
-            batch.decode_sequences,
-            batch.decode_context_tokens,
+            *checked_sums(batch), batch.decode_sequences, batch.decode_context_tokens
         )
         return _cost(prefill, decode, overhead, stage=(prefill + decode) / self.instance.pipeline + overhead)
 
@@ -179,10 +174,8 @@ class Analytic(Windowed):
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """See TimeModel."""
-        check(batch)
-        prefill, decode = self._parts(
-            batch.prefill_tokens, chunk_pairs(batch), batch.decode_sequences, batch.decode_context_tokens
-        )
+        tokens, pairs, _ = checked_sums(batch)
+        prefill, decode = self._parts(tokens, pairs, batch.decode_sequences, batch.decode_context_tokens)
         return _cost(prefill, decode, 0.0, stage=(prefill + decode) / self.instance.pipeline)
 
     def counted_seconds(

@@ -72,29 +72,36 @@ def steps_within(
     """The most whole steps, at most `limit`, that end within `seconds`, and the seconds that they take."""
     steps, total = 0, 0.0
     for line in lines:
-        most = int(min(limit - steps, line.steps_left(sequences, context_tokens)))
-        if most > 0:
-            count = _most_steps(line, sequences, context_tokens, seconds - total, most)
-            total += line.span_seconds(sequences, context_tokens, count)
-            context_tokens += count * sequences
-            steps += count
-            if count < most:
-                break
+        most = limit - steps
+        if line.until_tokens != math.inf:
+            most = min(most, max(0, math.ceil((line.until_tokens - context_tokens) / sequences)))
+        if most < 1:
+            continue
+        growth = line.seconds_per_token * sequences
+        first, left = line.seconds + line.seconds_per_token * context_tokens, seconds - total
+        count, taken = most, most * (first + growth * (most - 1) * 0.5)
+        if taken > left:
+            count = _whole_steps(first, growth, left, most)
+            taken = count * (first + growth * (count - 1) * 0.5)
+        steps += count
+        total += taken
+        if count < most:
+            break
+        context_tokens += count * sequences
     return steps, total
 
 
-def _most_steps(line: DecodeLine, sequences: int, context_tokens: int, seconds: float, most: int) -> int:
-    """Largest k, at most `most`, with k·first + growth·k(k−1)/2 <= seconds."""
-    if line.span_seconds(sequences, context_tokens, most) <= seconds:
-        return most
-    growth = line.seconds_per_token * sequences
-    linear = line.step_seconds(context_tokens) - 0.5 * growth
-    root = math.sqrt(max(0.0, linear * linear + 2.0 * growth * max(0.0, seconds)))
+def _whole_steps(first: float, growth: float, seconds: float, most: int) -> int:
+    """Largest k below `most` with k·first + growth·k(k−1)/2 <= seconds."""
+    if seconds < first:
+        return 0
+    linear = first - 0.5 * growth
     # This form of the root neither cancels nor divides by zero when the growth is small, zero or negative.
-    count = min(most, int(2.0 * max(0.0, seconds) / (linear + root)))
-    while count > 0 and line.span_seconds(sequences, context_tokens, count) > seconds:
+    root = math.sqrt(max(0.0, linear * linear + 2.0 * growth * seconds))
+    count = min(most, int(2.0 * seconds / (linear + root)))
+    while count > 0 and count * (first + growth * (count - 1) * 0.5) > seconds:
         count -= 1
-    while count < most and line.span_seconds(sequences, context_tokens, count + 1) <= seconds:
+    while count + 1 < most and (count + 1) * (first + growth * count * 0.5) <= seconds:
         count += 1
     return count
 

@@ -22,7 +22,7 @@ from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel.lines import DecodeLine, upper_envelope
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
-from disagg_engine.timemodel.windows import Windowed, check, chunk_pairs
+from disagg_engine.timemodel.windows import Windowed, checked_sums, chunk_pairs
 
 
 class Roofline(Windowed):
@@ -52,7 +52,8 @@ class Roofline(Windowed):
 
     def flop(self, batch: BatchShape) -> float:
         """Floating-point operations of an iteration."""
-        return self._flop_per_token * batch.new_tokens + self._attention * _pairs(batch)
+        pairs = chunk_pairs(batch) + batch.decode_context_tokens + 0.5 * batch.decode_sequences
+        return self._flop_per_token * batch.new_tokens + self._attention * pairs
 
     def traffic_bytes(self, batch: BatchShape) -> float:
         """Bytes an iteration reads and writes."""
@@ -60,10 +61,11 @@ class Roofline(Windowed):
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """See TimeModel. Raises SettingError for an empty batch or negative counts."""
-        check(batch)
-        new = batch.new_tokens
-        compute = self._compute(new, _pairs(batch)) / self.tensor_speedup
-        memory = self.traffic_bytes(batch) / self._bandwidth / self.tensor_speedup
+        tokens, pairs, cached = checked_sums(batch)
+        sequences, context = batch.decode_sequences, batch.decode_context_tokens
+        new = tokens + sequences
+        compute = self._compute(new, pairs + context + 0.5 * sequences) / self.tensor_speedup
+        memory = self._traffic(new, cached + context) / self._bandwidth / self.tensor_speedup
         seconds = max(compute, memory) + self._fixed
         return IterationCost(
             seconds=seconds,
@@ -103,7 +105,3 @@ class Roofline(Windowed):
 def tensor_speedup(instance: Instance, gpus: int) -> float:
     """What dividing the work among that many GPUs gains: tp / (1 + penalty · (tp − 1))."""
     return gpus / (1.0 + instance.constants.tensor_penalty * (gpus - 1))
-
-
-def _pairs(batch: BatchShape) -> float:
-    return chunk_pairs(batch) + batch.decode_context_tokens + 0.5 * batch.decode_sequences

@@ -38,6 +38,19 @@ class Windowed(ABC):
         return window_seconds(lines, sequences=sequences, context_tokens=context_tokens, steps=steps)
 
 
+def checked_sums(batch: BatchShape) -> tuple[int, float, int]:
+    """Of the chunks: new tokens, pairs Σ l·k + l²/2, cached tokens; in one pass. Refuses what `check` refuses."""
+    tokens, pairs, cached = 0, 0.0, 0
+    for chunk in batch.chunks:
+        new, held = chunk.new_tokens, chunk.cached_tokens
+        tokens += new
+        cached += held
+        pairs += new * (held + 0.5 * new)
+    if tokens + batch.decode_sequences < 1 or batch.decode_sequences < 0 or batch.decode_context_tokens < 0:
+        check(batch)
+    return tokens, pairs, cached
+
+
 def check(batch: BatchShape) -> None:
     """Refuse an iteration without work, or with counts below 0."""
     if batch.new_tokens < 1 or batch.decode_sequences < 0 or batch.decode_context_tokens < 0:
