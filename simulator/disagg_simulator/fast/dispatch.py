@@ -1,0 +1,55 @@
+"""Requests to instances that serve them alone: colocated, or decode-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from disagg_contract.labels import Role
+from disagg_simulator.fast.routes import least
+from disagg_simulator.fast.server import INDEX_BITS, Server
+from disagg_simulator.recording import Outcome, Recording
+
+Send = Callable[[float], float]
+
+
+def dispatch(
+    servers: Sequence[Server], sends: Sequence[Send], recording: Recording, *, rng: Random, answered: bool
+) -> None:
+    """Send each request, at its time, to an instance.
+
+    rng: settles ties between loads. answered: requests come with their first token, so one-token answers need nobody.
+    """
+    requests = recording.requests
+    inputs, outputs = requests.input_tokens, requests.output_tokens
+    number_of, outcome = recording.decode_instance, recording.outcome
+    pool = len(servers)
+    load = servers[0].load or []
+    most_tokens = [server.most_tokens for server in servers]
+    pulled = servers[0].record.role is Role.DECODE
+    turn = place = 0
+    send = sends[0]
+    for request, now in enumerate(requests.arrival_seconds):
+        if answered and outputs[request] == 1:
+            continue
+        if pool == 1:
+            send(now)
+        elif load:
+            for send in sends:
+                send(now)
+            place = least(load, rng)
+        else:
+            place = turn % pool
+            turn += 1
+            sends[place](now)
+        server = servers[place]
+        number_of[request] = server.number
+        tokens = inputs[request]
+        if tokens + outputs[request] > most_tokens[place]:
+            outcome[request] = Outcome.REFUSED
+            continue
+        server.queue.append(request)
+        if pulled:
+            sends[place](now)
+        if load:
+            load[place] += (-(-tokens // server.group.block_tokens) << INDEX_BITS) + 1
