@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from math import fsum, sqrt
 
+from disagg_load.errors import WorkloadError
+
 BUILTIN_PREFIX = "builtin:"
 """What the name of a load begins with that is drawn and not read from a file."""
 
@@ -49,6 +51,23 @@ class Workload:
     def first(self, count: int) -> Workload:
         """The first `count` requests (all, where there are fewer)."""
         return replace(self, requests=tuple(islice(self.requests, count)))
+
+    def between(self, start_seconds: float, stop_seconds: float) -> Workload:
+        """The requests that arrive from `start_seconds` (inclusive) to `stop_seconds`; the first of them becomes 0.
+
+        Raises WorkloadError where there is none.
+        """
+        inside = [request for request in self.requests if start_seconds <= request.arrival_seconds < stop_seconds]
+        if not inside:
+            raise WorkloadError(
+                f"no request of {self.name} arrives from {start_seconds:g} to {stop_seconds:g} s; the last arrives at "
+                f"{self.requests[-1].arrival_seconds:g} s"
+            )
+        origin = inside[0].arrival_seconds
+        return replace(
+            self,
+            requests=tuple(replace(request, arrival_seconds=request.arrival_seconds - origin) for request in inside),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

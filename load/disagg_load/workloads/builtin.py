@@ -29,6 +29,7 @@ from .sessions import Sessions, draw_sessions
 
 DEFAULT_SECONDS = 60.0
 DEFAULT_SIGMA = 0.4
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,6 @@ class Recipe:
     prefixes: PrefixChains | None = None
     sessions: Sessions | None = None
     seconds: float = DEFAULT_SECONDS
-
-
-_HOUR = 3600.0
 
 
 def _conv_arrivals(rate: float) -> Arrivals:
@@ -104,7 +102,7 @@ RECIPES: dict[str, Recipe] = {
         input_table=measured.MOONCAKE_INPUT,
         output_table=measured.MOONCAKE_OUTPUT,
         prefixes=PrefixChains(
-            continued=0.54,
+            continued=0.555,
             shared_share=measured.MOONCAKE_SHARED_SHARE,
             requests_back=measured.MOONCAKE_REQUESTS_BACK,
         ),
@@ -128,7 +126,7 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
-OPTIONS: dict[str, str] = {
+_MEANINGS = {
     "rate": "mean requests/s",
     "seconds": f"length of the load (default {DEFAULT_SECONDS:g}; six-hours: all of them)",
     "requests": "number of requests, instead of seconds",
@@ -136,18 +134,18 @@ OPTIONS: dict[str, str] = {
     "input": "mean prompt length in tokens (sessions: mean length of a user's message)",
     "output": "mean answer length in tokens",
     "cv": "burstiness of the arrivals: CV of their gaps, 1 is Poisson",
-    "cycle": "AMPLITUDE:PERIOD, the rate goes up and down by that share of it, as in 0.5:3h",
-    "burst": "FACTOR:START:END[:RAMP], times the rate for a while, as in 2:4h20m:4h50m:8m",
-    "ramp": "FACTOR:START:END, the rate grows in a line to that many times and stays, as in 3:10m:20m",
-    "steps": "START:FACTOR,..., from then on that many times the rate, as in 10m:2,20m:1",
-    "noise": "SIGMA, the rate wanders by that share of it, a step a minute",
-    "apps": "sessions: number of apps, each with a system prompt",
-    "system": "sessions: tokens of a system prompt",
-    "sessions": "sessions: conversations under way at a time",
-    "think": "sessions: mean seconds between two turns, instead of their number (sessions / rate)",
-    "turns": "sessions: mean turns of a conversation",
-    "longest": "sessions: tokens of the longest prompt; a conversation that gets there ends",
-    "block": "sessions: tokens of a block that hash ids stand for",
+    "cycle": "AMPLITUDE:PERIOD of a cycle, as in 0.5:3h",
+    "burst": "FACTOR:START:END[:RAMP], as in 2:4h20m:4h50m:8m",
+    "ramp": "FACTOR:START:END, a lasting rise, as in 3:10m:20m",
+    "steps": "START:FACTOR,... of the rate, as in 10m:2,20m:1",
+    "noise": "SIGMA of the rate's wandering, a step a minute",
+    "apps": "number of apps, each with a system prompt",
+    "system": "tokens of a system prompt",
+    "sessions": "conversations under way at a time",
+    "think": "mean seconds between two turns, instead of how many conversations there are",
+    "turns": "mean turns of a conversation",
+    "longest": "tokens of the longest prompt; a conversation that gets there ends",
+    "block": "tokens of a block that hash ids stand for",
 }
 
 
@@ -171,6 +169,23 @@ _APPLIES: dict[str, Callable[[Recipe], bool]] = {
     **dict.fromkeys(_SESSIONS, _has_sessions),
 }
 """Options that not every load has, and which loads do."""
+
+
+def _applies(option: str, recipe: Recipe) -> bool:
+    return _APPLIES.get(option, bool)(recipe)
+
+
+def _where(option: str) -> str:
+    """Which loads have an option, for those that not all have."""
+    have = [name for name, recipe in RECIPES.items() if _applies(option, recipe)]
+    lack = [name for name in RECIPES if name not in have]
+    if not lack:
+        return ""
+    return f" ({', '.join(have)} only)" if len(have) < len(lack) else f" (not {', '.join(lack)})"
+
+
+OPTIONS: dict[str, str] = {option: meaning + _where(option) for option, meaning in _MEANINGS.items()}
+"""What can follow the name of a load, and what each option means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +222,8 @@ def parse_load(spec: str) -> Load:
         if option not in OPTIONS:
             raise WorkloadError(f"unknown option {option!r} in {spec!r}; known are {', '.join(OPTIONS)}")
     for option in options:
-        if not _APPLIES.get(option, bool)(recipe):
-            known = [known for known in OPTIONS if _APPLIES.get(known, bool)(recipe)]
+        if not _applies(option, recipe):
+            known = [known for known in OPTIONS if _applies(known, recipe)]
             raise WorkloadError(f"{option} in {spec!r} does not apply to {name}, whose options are {', '.join(known)}")
     for one, other in (("seconds", "requests"), ("sessions", "think"), *(("cv", name) for name in _CURVES)):
         if one in options and other in options:

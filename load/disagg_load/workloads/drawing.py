@@ -14,7 +14,6 @@ import numpy as np
 
 from disagg_load.columns import Columns
 from disagg_load.errors import WorkloadError
-from disagg_load.requests import DEFAULT_BLOCK_TOKENS
 
 from .arrivals import Arrivals
 from .lengths import Lengths
@@ -22,7 +21,7 @@ from .portable import Floats
 from .streams import Streams
 
 Chains = Callable[[int], tuple[int, ...]]
-"""Makes the hash ids of one prompt after another, from how many blocks it has."""
+"""Makes the hash ids of one prompt after another, from its tokens."""
 
 
 def draw(
@@ -54,7 +53,7 @@ def draw(
     hash_ids = None
     if chains is not None:
         make = chains(streams)
-        hash_ids = [make(-(-tokens // DEFAULT_BLOCK_TOKENS)) for tokens in input_tokens]
+        hash_ids = [make(tokens) for tokens in input_tokens]
     return Columns(
         name=name, arrival_seconds=times, input_tokens=input_tokens, output_tokens=output_tokens, hash_ids=hash_ids
     )

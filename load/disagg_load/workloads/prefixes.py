@@ -1,16 +1,19 @@
 """Hash ids of prompts that share prefixes, as conversations on top of one system prompt do.
 
-Every prompt begins with the same block (the system prompt). With probability `continued` a request goes on from an
-earlier one that nothing has gone on from yet: it takes over a share of that one's blocks and appends new ones;
-otherwise all further blocks are new. How far back the earlier one lies, counted in requests, decides how large a cache
-has to be to find it, so it is a measured distribution as well. Where it lies before the first request, the request
-begins anew: a load starts in the middle of other people's conversations, whose beginnings nobody has cached.
+Every prompt begins with the same block (the system prompt), and only full blocks are taken over. With probability
+`continued` a request goes on from an earlier one that nothing has gone on from yet: it takes over a share of that one's
+blocks and appends new ones; otherwise all further blocks are new. How far back the earlier one lies, counted in
+requests, decides how large a cache has to be to find it, so it is a measured distribution as well. Where it lies before
+the first request, the request begins anew: a load starts in the middle of other people's conversations, whose
+beginnings nobody has cached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from disagg_load.requests import DEFAULT_BLOCK_TOKENS
 
 from .arrivals import block_sizes
 from .quantiles import QuantileTable
@@ -49,20 +52,22 @@ class _Chains:
             backs = shape.requests_back.at(100 * rows[:, 2])
             yield from zip(rows[:, 0].tolist(), shares.tolist(), backs.tolist(), strict=True)
 
-    def __call__(self, blocks: int) -> tuple[int, ...]:
-        """The ids of a prompt of `blocks` blocks, at least 1."""
+    def __call__(self, tokens: int) -> tuple[int, ...]:
+        """The ids of a prompt of so many tokens."""
+        full = tokens // DEFAULT_BLOCK_TOKENS
+        blocks = -(-tokens // DEFAULT_BLOCK_TOKENS)
         chance, share, back = next(self._drawn)
         prefix: tuple[int, ...] = (0,)
         place = len(self._open) - max(1, round(back))
         if chance < self._shape.continued and place >= 0:
-            wanted = max(round(blocks * share), 1)
+            wanted = max(min(round(blocks * share), full), 1)
             found = self._nearest(place, wanted)
             prefix = self._open[found][:wanted] or prefix
             self._open[found] = ()
         first = self._next_id
         self._next_id += blocks - len(prefix)
         chain = (*prefix, *range(first, self._next_id))
-        self._open.append(chain)
+        self._open.append(chain[:full])
         return chain
 
     def _nearest(self, place: int, wanted: int) -> int:

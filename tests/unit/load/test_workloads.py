@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from disagg_load.columns import Columns
 from disagg_load.errors import WorkloadError
 from disagg_load.requests import WorkloadStatistics, describe
+from disagg_load.traces.columns import read_columns
 from disagg_load.workloads.arrivals import (
     Arrivals,
     ClockArrivals,
@@ -19,7 +23,7 @@ from disagg_load.workloads.arrivals import (
     PoissonArrivals,
     TickedArrivals,
 )
-from disagg_load.workloads.builtin import RECIPES, builtin_columns, builtin_workload, parse_load
+from disagg_load.workloads.builtin import OPTIONS, RECIPES, builtin_columns, builtin_workload, parse_load
 from disagg_load.workloads.drawing import draw
 from disagg_load.workloads.lengths import EmpiricalLengths, FixedLengths, LognormalLengths
 from disagg_load.workloads.quantiles import QuantileTable
@@ -109,7 +113,37 @@ def test_the_mooncake_trace_has_its_published_statistics() -> None:
     assert found.input_tokens_p99 == pytest.approx(85400, rel=0.05)
     assert found.output_tokens_mean == pytest.approx(343, rel=0.03)
     assert found.output_tokens_p50 == pytest.approx(350, rel=0.03)
-    assert found.infinite_cache_hit_rate == pytest.approx(0.366, abs=0.02)
+    assert found.infinite_cache_hit_rate == pytest.approx(0.366, abs=0.015)
+
+
+def lru_hit_rate(prompts: Sequence[Sequence[int]], capacity_blocks: int) -> float:
+    """The share of blocks that a cache of that size finds, which forgets what was used longest ago."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = blocks = 0
+    for ids in prompts:
+        hits += next((place for place, block in enumerate(ids) if block not in cache), len(ids))
+        blocks += len(ids)
+        for block in ids:
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > capacity_blocks:
+            cache.popitem(last=False)
+    return hits / blocks
+
+
+MOONCAKE_LRU = {1_000: 0.044, 10_000: 0.211, 30_000: 0.326}
+
+
+def test_the_mooncake_trace_is_as_hard_to_cache_as_the_real_one(data: Path | None) -> None:
+    """What caches of limited size find: of the built-in load, and with DISAGG_DATA of the real trace."""
+    loads = {0.03: builtin_columns("mooncake?requests=12031", seed=7)}
+    if data is not None:
+        text = (data / "traces" / "mooncake_conversation_trace.jsonl").read_bytes()
+        loads[0.0006] = read_columns(text, source="trace")
+    for tolerance, load in loads.items():
+        assert load.hash_ids is not None
+        for capacity, rate in MOONCAKE_LRU.items():
+            assert lru_hit_rate(load.hash_ids, capacity) == pytest.approx(rate, abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +258,35 @@ def test_slices_and_rates_of_columns() -> None:
         load.between(900, 950)
     with pytest.raises(WorkloadError, match="a rate factor of 0"):
         load.at_rate(0)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_says_which_loads_have_it(option: str) -> None:
+    for name in RECIPES:
+        try:
+            parse_load(f"{name}?{option}=")
+            refused = False
+        except WorkloadError as error:
+            refused = "does not apply" in str(error)
+        where = OPTIONS[option].rpartition("(")[2]
+        listed = name in where.removeprefix("not ").removesuffix(")").removesuffix(" only").split(", ")
+        if OPTIONS[option].endswith(" only)"):
+            assert refused is not listed
+        elif "(not " in OPTIONS[option]:
+            assert refused is listed
+        else:
+            assert not refused
+
+
+def test_sm6_the_loads_of_a_seed_are_these() -> None:
+    """Pinned: they are the same on every machine, and change only where a load is meant to."""
+    digest = sha256()
+    for name in RECIPES:
+        load = builtin_columns(f"{name}?requests=2000", seed=5)
+        for column in (load.arrival_seconds, load.input_tokens, load.output_tokens):
+            digest.update(np.array(column).astype("<f8").tobytes())
+        digest.update(repr(load.hash_ids).encode())
+    assert digest.hexdigest()[:16] == "1fa50cfb924573dd"
 
 
 def test_seconds_requests_and_limit_bound_the_load() -> None:
