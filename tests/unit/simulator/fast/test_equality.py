@@ -7,22 +7,24 @@ from hypothesis import strategies as st
 
 from disagg_contract.config import BatchPolicy
 from disagg_load.columns import Columns
-from disagg_simulator.cluster import simulate_cluster
 from disagg_simulator.deployment import Deployment, Mode
-from disagg_simulator.fast import applies, simulate_fast
-from disagg_simulator.options import DEFAULTS, Lane, Options
+from disagg_simulator.fast import applies
+from disagg_simulator.options import Lane, Options
+from disagg_simulator.simulate import simulate
 from tests.support.lanes import assert_equal, deployments, workloads
 
 PREFILL_FIRST = (BatchPolicy.PREFILL_FIRST,)
 CHUNKED = (BatchPolicy.CHUNKED,)
 BOTH = PREFILL_FIRST + CHUNKED
-STEPPER = Options(lane=Lane.STEPPER)
+STEPPER = Options(lane=Lane.STEPPER, gaps=True)
+CLUSTER = Options(lane=Lane.CLUSTER, gaps=True)
 
 
 def check(deployment: Deployment, requests: Columns, seed: int, options: Options = STEPPER) -> None:
-    assert applies(deployment, requests, DEFAULTS)
-    fast = simulate_fast(deployment, requests, seed=seed)
-    assert_equal(fast, simulate_cluster(deployment, requests, seed=seed, options=options))
+    fast = Options(lane=Lane.FAST, gaps=True)
+    assert applies(deployment, requests, fast)
+    ours = simulate(deployment, requests, seed=seed, options=fast)
+    assert_equal(ours, simulate(deployment, requests, seed=seed, options=options))
 
 
 @settings(max_examples=80)
@@ -53,3 +55,15 @@ def test_prefill_only_equals_the_stepper(deployment: Deployment, requests: Colum
 @given(deployment=deployments(Mode.DECODE_ONLY, BOTH), requests=workloads(), seed=st.integers(0, 9))
 def test_decode_only_equals_the_stepper(deployment: Deployment, requests: Columns, seed: int) -> None:
     check(deployment, requests, seed)
+
+
+@settings(max_examples=40)
+@given(deployment=deployments(Mode.DISAGGREGATED, BOTH), requests=workloads(), seed=st.integers(0, 9))
+def test_disaggregated_equals_the_cluster_that_skips(deployment: Deployment, requests: Columns, seed: int) -> None:
+    check(deployment, requests, seed, CLUSTER)
+
+
+@settings(max_examples=40)
+@given(deployment=deployments(Mode.COLOCATED, BOTH), requests=workloads(), seed=st.integers(0, 9))
+def test_colocated_equals_the_cluster_that_skips(deployment: Deployment, requests: Columns, seed: int) -> None:
+    check(deployment, requests, seed, CLUSTER)
