@@ -13,6 +13,7 @@ from disagg_engine.errors import EngineError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel import TimeModel, TimeModelKind, time_model
 
+from .calibrations import load_calibration
 from .errors import UsageError
 from .parsing import Parser, choice, count
 
@@ -59,14 +60,15 @@ def add_time_model_options(parser: Parser) -> None:
         type=partial(choice, "time model", TIME_MODELS),
         default=TimeModelKind.ROOFLINE.value,
         metavar="KIND",
-        help="roofline (default), fitted (DistServe's published coefficients), profile (measured tables), or kernels "
-        "(the kernel measurements of aiconfigurator-core; needs the extra disagg[kernels])",
+        help="roofline (default), fitted (DistServe's published coefficients), profile (measured tables), calibrated "
+        "(constants that disagg calibrate has fitted), or kernels (the kernel measurements of aiconfigurator-core; "
+        "needs the extra disagg[kernels])",
     )
-    parser.add_argument("--profile", metavar="FILE", help="profile for --time-model profile")
+    parser.add_argument("--profile", metavar="FILE", help="measured tables, for --time-model profile")
     parser.add_argument(
         "--backend",
         metavar="ENGINE",
-        help="engine that was measured: distserve or vllm (fitted), vllm, trtllm or sglang (kernels)",
+        help="engine that was measured: distserve or vllm (fitted), vllm, trtllm or sglang (kernels, calibrated)",
     )
 
 
@@ -90,19 +92,33 @@ def build_instance(arguments: argparse.Namespace, catalogue: Catalogue) -> Insta
 def build_time_model(arguments: argparse.Namespace, instance: Instance) -> TimeModel:
     """The time model that the options name, for `instance`. Raises `UsageError`."""
     kind, backend = arguments.time_model, arguments.backend
-    profile = read_profile(arguments.profile) if arguments.profile else None
-    if profile is not None and kind != TimeModelKind.PROFILE:
-        raise UsageError(f"--profile is for --time-model profile; the time model is {kind}")
-    if backend is not None and kind not in (TimeModelKind.FITTED, KERNELS):
-        raise UsageError(f"--backend is for --time-model fitted or kernels; the time model is {kind}")
+    for option, kinds in _TAKEN_BY.items():
+        if getattr(arguments, option) is not None and kind not in kinds:
+            raise UsageError(f"--{option} is for --time-model {' or '.join(kinds)}; the time model is {kind}")
+    path = arguments.profile
+    if path is None and kind in _TAKEN_BY["profile"]:
+        raise UsageError(f"--time-model {kind} needs --profile")
     try:
         if kind == KERNELS:
             from .kernels import kernel_time_model
 
             return kernel_time_model(instance, backend=backend or "vllm")
-        return time_model(kind, instance, profile=profile, backend=backend or "distserve")
+        return time_model(
+            kind,
+            instance,
+            profile=read_profile(path) if kind == TimeModelKind.PROFILE else None,
+            calibration=load_calibration(path) if kind == TimeModelKind.CALIBRATED else None,
+            backend=backend,
+        )
     except EngineError as error:
         raise UsageError(str(error)) from None
+
+
+_TAKEN_BY = {
+    "profile": (TimeModelKind.PROFILE.value, TimeModelKind.CALIBRATED.value),
+    "backend": (TimeModelKind.FITTED.value, TimeModelKind.CALIBRATED.value, KERNELS),
+}
+"""Options that only some time models take."""
 
 
 def read_profile(path: str) -> Profile:

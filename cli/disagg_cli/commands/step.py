@@ -14,7 +14,7 @@ from disagg_cli.instances import add_instance_options, add_time_model_options, b
 from disagg_cli.parsing import Parser, count
 from disagg_engine.errors import EngineError, ModelDoesNotFitError
 from disagg_engine.instance import Instance
-from disagg_engine.timemodel import BatchShape, Chunk, IterationCost
+from disagg_engine.timemodel import BatchShape, Chunk, IterationCost, TimeModelKind
 
 DESCRIPTION = """\
 Times one iteration of an instance: prompts, decodes, or both in one batch. Says whether arithmetic or memory limits it.
@@ -30,6 +30,9 @@ EXAMPLES = (
     "      --weights fp8 --decode 20480 --context 4096",
     "disagg step --model opt-66b --gpu a100-80gb --tensor 3 --time-model fitted --decode 16 --context 512",
 )
+
+EXPLAINING = (TimeModelKind.ROOFLINE, TimeModelKind.CALIBRATED)
+"""Time models that know arithmetic from memory traffic; the others measure."""
 
 
 def configure(parser: Parser, name: str) -> None:
@@ -134,12 +137,15 @@ def _text(instance: Instance, batch: BatchShape, cost: IterationCost, answer: di
         work.append(f"{batch.decode_sequences} decodes at {held} tokens of context")
     if len(work) > 6:
         work = [f"{len(batch.chunks)} prompts of {batch.prefill_tokens} tokens in all", *work[len(batch.chunks) :]]
+    explained = answer["time_model"] in EXPLAINING
+    limit = f", bound by {cost.bound}" if explained else f" by the time model {answer['time_model']}"
     lines = [
         f"{instance.model.title} on {instance.gpus} × {instance.gpu.title} ({instance.layout()})",
-        f"{', '.join(work)}: {_milliseconds(cost.seconds)}, bound by {cost.bound}",
-        f"  arithmetic  {_milliseconds(cost.compute_seconds)}",
-        f"  memory      {_milliseconds(cost.memory_seconds)}",
+        f"{', '.join(work)}: {_milliseconds(cost.seconds)}{limit}",
     ]
+    if explained:
+        lines.append(f"  arithmetic  {_milliseconds(cost.compute_seconds)}")
+        lines.append(f"  memory      {_milliseconds(cost.memory_seconds)}")
     if cost.communication_seconds:
         lines.append(f"  exchange    {_milliseconds(cost.communication_seconds)}")
     if instance.pipeline > 1:

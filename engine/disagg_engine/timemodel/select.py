@@ -7,6 +7,7 @@ from enum import StrEnum
 from disagg_contract.profile import Profile
 from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
+from disagg_engine.timemodel.calibration import Calibration
 from disagg_engine.timemodel.fitted import Analytic, AnalyticCoefficients, Fitted
 from disagg_engine.timemodel.roofline import Roofline
 from disagg_engine.timemodel.shapes import TimeModel
@@ -21,6 +22,7 @@ class TimeModelKind(StrEnum):
     FITTED = "fitted"
     ANALYTIC = "analytic"
     PROFILE = "profile"
+    CALIBRATED = "calibrated"
 
 
 def time_model(
@@ -29,13 +31,15 @@ def time_model(
     *,
     profile: Profile | None = None,
     coefficients: AnalyticCoefficients | None = None,
-    backend: str = "distserve",
+    calibration: Calibration | None = None,
+    backend: str | None = None,
 ) -> TimeModel:
     """The time model called `kind` of an instance.
 
     roofline: the model of the reference; spread over data-parallel ranks where the instance is. fitted: DistServe's
-    published coefficients for `backend`. analytic: the form of its appendix A with `coefficients`. profile: the tables
-    of `profile`. Raises SettingError for an unknown kind, what is missing, and what does not suit the instance.
+    published coefficients for `backend` (by default its own). analytic: the form of its appendix A with `coefficients`.
+    profile: the tables of `profile`. calibrated: the roofline with the constants of `calibration`, measured with
+    `backend`. Raises SettingError for an unknown kind, what is missing, and what does not suit the instance.
     """
     known = [each.value for each in TimeModelKind]
     if kind not in known:
@@ -46,7 +50,7 @@ def time_model(
     if spread:
         raise SettingError(field="time_model", value=str(kind), wanted=f"roofline for {instance.layout()}")
     if kind == TimeModelKind.FITTED:
-        return Fitted(instance, backend=backend)
+        return Fitted(instance, backend=backend or "distserve")
     if kind == TimeModelKind.ANALYTIC:
         if coefficients is None:
             raise SettingError(field="coefficients", value=None, wanted="C1 to C5 for the analytic time model")

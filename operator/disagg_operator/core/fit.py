@@ -44,7 +44,8 @@ def check_fit(spec: DisaggDeploymentSpec, catalogue: Catalogue) -> Fit:
 
 
 def _lacking_bytes(spec: DisaggDeploymentSpec, section: RoleSpec, model: Model, gpu: Gpu) -> float:
-    block = spec.engine.simulated.block_tokens * model.kv_bytes_per_token
+    copies = model.kv_copies(section.parallelism.tensor)
+    block = spec.engine.simulated.block_tokens * model.kv_bytes_per_token * copies
     return model.weight_bytes + block - section.gpus_per_instance * usable_bytes(gpu)
 
 

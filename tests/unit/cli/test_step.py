@@ -101,6 +101,20 @@ def test_other_time_models(capsys: Captured, tmp_path: Path) -> None:
     assert found["seconds"] == pytest.approx(0.03)
 
 
+def test_calibrated_constants(capsys: Captured, tmp_path: Path) -> None:
+    constants = {
+        "compute_efficiency": 0.7, "memory_efficiency": 0.8, "kv_factor": 1.0, "layer_seconds": 0.001 / 40,
+        "sequence_seconds": 0.0, "tensor_penalty": 0.15, "half_efficiency_tokens": 100.0,
+    }  # fmt: skip
+    ranges = {name: [1, 2] for name in ("concurrency", "input_tokens", "output_tokens", "tensor")}
+    pooled = {"constants": constants, "fit": {"rows": 1, "mape": 0.0, **ranges}}
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps({"kind": "disagg-calibration", "version": 1, "engines": [], "pooled": pooled}))
+    work = ("--decode", "8", "--context", "512")
+    found = answer(capsys, *BASE, "--time-model", "calibrated", "--profile", str(path), *work)
+    assert found["seconds"] == pytest.approx(answer(capsys, *BASE, *work)["seconds"]), "the reference's constants"
+
+
 PROFILE = {
     "model": "opt-13b",
     "prefill_gpu": "a100-80gb",
@@ -141,6 +155,10 @@ def test_text_says_what_limits_it(capsys: Captured) -> None:
     assert "each stage" in out
     assert main([*BASE, "--decode", "4", "--context", "50"]) == 0
     assert "4 decodes at 50 tokens of context: 1" in capsys.readouterr().out
+    assert main([*BASE, "--decode", "4", "--context", "50", "--time-model", "fitted"]) == 0
+    out = capsys.readouterr().out
+    assert "by the time model fitted" in out
+    assert "arithmetic" not in out
     assert main([*BASE, "--prefill", ",".join(["16"] * 20)]) == 0
     assert "20 prompts of 320 tokens in all" in capsys.readouterr().out
 
@@ -164,9 +182,15 @@ def test_text_says_what_limits_it(capsys: Captured) -> None:
         (("--prefill", "5", "--weights", "fp7"), "'fp7' is no known precision; did you mean fp"),
         (("--prefill", "5", "--kv", "fp4"), "--kv: 'fp4' is no known precision"),
         (("--prefill", "5", "--time-model", "magic"), "'magic' is no known time model"),
-        (("--prefill", "5", "--time-model", "profile"), "profile is None; it must be measured tables"),
-        (("--prefill", "5", "--profile", "x"), "x: no such file"),
-        (("--prefill", "5", "--backend", "vllm"), "--backend is for --time-model fitted or kernels"),
+        (("--prefill", "5", "--time-model", "profile"), "--time-model profile needs --profile"),
+        (("--prefill", "5", "--time-model", "calibrated"), "--time-model calibrated needs --profile"),
+        (("--prefill", "5", "--time-model", "profile", "--profile", "/x"), "/x: no such file"),
+        (("--prefill", "5", "--time-model", "calibrated", "--profile", "/x"), "/x: no such file"),
+        (
+            ("--prefill", "5", "--profile", "/x"),
+            "--profile is for --time-model profile or calibrated; the time model is roofline",
+        ),
+        (("--prefill", "5", "--backend", "vllm"), "--backend is for --time-model fitted or calibrated or kernels"),
         (("--prefill", "5", "--time-model", "fitted", "--tensor", "3"), "tensor is 3; it must be one of those fitted"),
     ],
 )
