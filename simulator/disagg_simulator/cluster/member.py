@@ -96,8 +96,13 @@ class Member:
         counts = self.loop.counts()
         record.prefix_queried_tokens += counts.prefix_queried_tokens
         record.prefix_hit_tokens += counts.prefix_hit_tokens
-        if self.flight is not None:
-            record.busy_seconds += max(0.0, min(now, self.flight.free_seconds) - self.flight.start_seconds)
+        flight = self.flight
+        if flight is not None:
+            record.busy_seconds += max(0.0, min(now, flight.free_seconds) - flight.start_seconds)
+            if flight.steps > 1:
+                done = sum(end <= now for end in flight.step_ends())
+                record.iterations += done
+                record.output_tokens += done * flight.decode_sequences
         if self.landing is not None:
             record.kv_dropped += self.landing.dropped
             record.peak_kv_tokens = max(record.peak_kv_tokens, self.landing.peak_tokens)

@@ -18,6 +18,7 @@ from disagg_engine.batching import Completed, Emission, FirstToken, Request
 from disagg_engine.batching import Transfer as Pull
 from disagg_engine.errors import RequestTooLargeError
 from disagg_load.columns import Columns
+from disagg_load.errors import WorkloadError
 from disagg_simulator.cluster.fleet import Fleet
 from disagg_simulator.cluster.links import Links
 from disagg_simulator.cluster.member import NEVER, Member, Phase
@@ -137,7 +138,13 @@ class ClusterRun:
     def _arrive(self, index: int) -> None:
         following = index + 1
         if not self.options.concurrency and following < self._count:
-            heappush(self._heap, (self._arrivals[following], ARRIVAL, following, following))
+            seconds = self._arrivals[following]
+            if not seconds >= self.now:
+                raise WorkloadError(
+                    f"request {following} arrives at {seconds} s, the one before it at {self.now} s; arrivals must be "
+                    "numbers that ascend"
+                )
+            heappush(self._heap, (seconds, ARRIVAL, following, following))
         if self._meter is not None:
             self._meter.arrived()
         if self._entry is Role.DECODE:
