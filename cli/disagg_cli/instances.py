@@ -30,10 +30,10 @@ _SPREAD = {
 }
 
 
-def add_instance_options(parser: Parser) -> None:
+def add_instance_options(parser: Parser, *, required: bool = True) -> None:
     """`--model`, `--gpu`, how the instance is spread, and its precisions."""
-    parser.add_argument("--model", required=True, metavar="M", help="a name from disagg models")
-    parser.add_argument("--gpu", required=True, metavar="G", help="a name from disagg gpus")
+    parser.add_argument("--model", required=required, metavar="M", help="a name from disagg models")
+    parser.add_argument("--gpu", required=required, metavar="G", help="a name from disagg gpus")
     for name, what in _SPREAD.items():
         parser.add_argument(f"--{name}", type=count, default=1, metavar="N", help=f"{what} (1)")
     parser.add_argument(
@@ -64,7 +64,7 @@ def add_time_model_options(parser: Parser) -> None:
         "(constants that disagg calibrate has fitted), or kernels (the kernel measurements of aiconfigurator-core; "
         "needs the extra disagg[kernels])",
     )
-    parser.add_argument("--profile", metavar="FILE", help="measured tables, for --time-model profile")
+    parser.add_argument("--profile", metavar="FILE", help="file for --time-model profile or calibrated")
     parser.add_argument(
         "--backend",
         metavar="ENGINE",

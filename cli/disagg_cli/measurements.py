@@ -1,4 +1,4 @@
-"""Measurements of real engines, and calibrations, from the files that a user names.
+"""Measurements of real engines, from the files that a user names.
 
 A folder stands for the files in it that are measurements: CSV tables with the columns of `validation.silicon`, and
 recorded runs, of which `<name>_requests.jsonl` and `<name>_meta.json` lie side by side. Reports name files by their
@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from disagg_engine.catalogue import Catalogue
-from disagg_engine.errors import CatalogueError
-from disagg_engine.timemodel.calibration import Calibration, read_calibration
 from disagg_simulator.errors import MeasurementError
 from disagg_simulator.validation.runs import EngineRun, read_run
 from disagg_simulator.validation.silicon import Silicon, read_silicon
@@ -62,16 +58,6 @@ def read_measurements(paths: Sequence[str], catalogue: Catalogue) -> Measurement
             runs=tuple(_run(file, catalogue) for file in dict.fromkeys(runs)),
         )
     except MeasurementError as error:
-        raise UsageError(str(error)) from None
-
-
-def load_calibration(path: str) -> Calibration:
-    """The calibration in a YAML or JSON file. Raises `UsageError`."""
-    try:
-        return read_calibration(yaml.safe_load(_text(Path(path))), what=path)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}".replace("\n", " ")) from None
-    except CatalogueError as error:
         raise UsageError(str(error)) from None
 
 

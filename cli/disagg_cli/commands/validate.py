@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from disagg_cli.calibrations import load_calibration
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import UsageError
-from disagg_cli.measurements import load_calibration, read_measurements
+from disagg_cli.instances import KERNELS
+from disagg_cli.measurements import read_measurements
 from disagg_cli.parsing import Parser
+from disagg_engine.errors import EngineError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel import TimeModel, TimeModelKind, time_model
 from disagg_engine.timemodel.calibration import EngineKey
@@ -50,7 +53,9 @@ def configure(parser: Parser, name: str) -> None:
         "data", nargs="+", metavar="DATA", help="files or folders of measurements (disagg calibrate --help)"
     )
     parser.add_argument(
-        "--profile", metavar="FILE", help="constants that disagg calibrate wrote (default: fit them now)"
+        "--profile",
+        metavar="FILE",
+        help="constants that disagg calibrate wrote (default: fit them now)",
     )
     parser.add_argument(
         "--loop-every",
@@ -58,6 +63,9 @@ def configure(parser: Parser, name: str) -> None:
         default=1,
         metavar="K",
         help="run the batching loop itself on every K-th row of a table, which TTFT needs (1: all, 0: none)",
+    )
+    parser.add_argument(
+        "--kernels", action="store_true", help="also try the kernel measurements of the extra disagg[kernels]"
     )
     parser.add_argument("--catalogue", metavar="FILE", help="YAML file with further GPUs and models")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON; errors are shares")
@@ -78,7 +86,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             calibration = calibrate_all(found.silicon, found.runs, catalogue)
         except MeasurementError as error:
             raise UsageError(str(error)) from None
-    builders = _builders()
+    builders = _builders(kernels=arguments.kernels)
     tables = [
         silicon_report(
             table,
@@ -118,8 +126,8 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _builders() -> Mapping[str, Builder]:
-    """The models that need no file."""
+def _builders(*, kernels: bool) -> dict[str, Builder]:
+    """The models that need no file of ours."""
 
     def build(kind: TimeModelKind) -> Builder:
         def builder(instance: Instance, engine: EngineKey) -> TimeModel:
@@ -127,7 +135,19 @@ def _builders() -> Mapping[str, Builder]:
 
         return builder
 
-    return {kind.value: build(kind) for kind in (TimeModelKind.ROOFLINE, TimeModelKind.FITTED)}
+    found = {kind.value: build(kind) for kind in (TimeModelKind.ROOFLINE, TimeModelKind.FITTED)}
+    return {**found, KERNELS: _from_kernels} if kernels else found
+
+
+def _from_kernels(instance: Instance, engine: EngineKey) -> TimeModel:
+    from disagg_cli.kernels import MISSING, kernel_time_model
+
+    try:
+        return kernel_time_model(instance, backend=engine.backend)
+    except UsageError as error:
+        if str(error) == MISSING:
+            raise
+        raise EngineError(str(error)) from None
 
 
 def print_silicon(report: SiliconReport, console: Console) -> None:

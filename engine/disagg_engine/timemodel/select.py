@@ -55,6 +55,10 @@ def time_model(
         if coefficients is None:
             raise SettingError(field="coefficients", value=None, wanted="C1 to C5 for the analytic time model")
         return Analytic(instance, coefficients=coefficients)
+    if kind == TimeModelKind.CALIBRATED:
+        if calibration is None:
+            raise SettingError(field="profile", value=None, wanted="constants for the time model `calibrated`")
+        return calibration.time_model(instance, backend=backend)
     if profile is None:
         raise SettingError(field="profile", value=None, wanted="measured tables for the time model `profile`")
     return Tabulated.from_profile(profile, instance)

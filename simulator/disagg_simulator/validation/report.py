@@ -205,10 +205,11 @@ def _model_errors(
 ) -> ModelErrors:
     reason, places, steady = "", [], []
     ran, loop_ttft, loop_tpot = [], [], []
+    build = _remembered(builder)
     for place, row in enumerate(rows):
         load = load_of(row, catalogue)
         try:
-            model = builder(load.instance, row.engine)
+            model = build(load.instance, row.engine)
             steady.append(steady_tpot_seconds(model, load))
         except EngineError as error:
             reason = reason or str(error)
@@ -240,6 +241,25 @@ def _model_errors(
         loop_tpot=Slices.of(own, loop_tpot, [row.tpot_seconds for row in own]),
         loop_against_closed_form=errors_of(loop_tpot, [steady[index] for index in ran]),
     )
+
+
+def _remembered(builder: Builder) -> Builder:
+    """The same, building each model once; some read large tables for it."""
+    built: dict[tuple[EngineKey, int], TimeModel | EngineError] = {}
+
+    def build(instance: Instance, engine: EngineKey) -> TimeModel:
+        key = (engine, instance.tensor)
+        if key not in built:
+            try:
+                built[key] = builder(instance, engine)
+            except EngineError as error:
+                built[key] = error
+        found = built[key]
+        if isinstance(found, EngineError):
+            raise found
+        return found
+
+    return build
 
 
 def _groups_held_out(rows: Sequence[Measurement], catalogue: Catalogue) -> GroupsHeldOut | None:
