@@ -53,6 +53,15 @@ def duration(text: str) -> float:
     return seconds
 
 
+def window(text: str) -> tuple[float, float]:
+    """Seconds from and to, from START:END like 10m:20m, 0:90 or 1h:1.5h."""
+    found = [_DURATION.fullmatch(part.strip()) for part in text.split(":")]
+    seconds = [float(part[1]) * _UNIT_SECONDS[part[2]] for part in found if part]
+    if len(found) != 2 or len(seconds) != 2 or seconds[0] >= seconds[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no stretch of time, like 10m:20m or 0:90")
+    return seconds[0], seconds[1]
+
+
 def positive(text: str) -> float:
     """A finite number above 0."""
     try:

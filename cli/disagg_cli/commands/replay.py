@@ -8,7 +8,7 @@ import json
 import sys
 
 from disagg_cli.errors import CommandError, UsageError
-from disagg_cli.parsing import Parser, count, duration, integer, positive
+from disagg_cli.parsing import Parser, count, duration, integer, positive, window
 from disagg_load.errors import ClientError, LoadError, UrlError
 from disagg_load.shell.replay import PromptKind
 from disagg_load.traces.reader import TimeUnit, TraceFormat
@@ -22,6 +22,10 @@ Sends the requests of a trace to an OpenAI-compatible server, each when its time
 ones before (open loop), and reports what a client saw: time to first token (TTFT), time per output token (TPOT), time
 between tokens, the share of requests that met the SLOs, and good requests a second. Errors, truncated answers and
 requests that this client sent late count as misses. Ctrl-C ends it early and still prints the table.
+
+With --simulate the same requests go through the simulator instead, at the same times, and the same report comes out, so
+that disagg compare can show both side by side. The deployment is described by the flags of disagg simulate (below), whose
+defaults are here those of the pods: first token by decode, KV by need (preempt), prefixes cached, routing by kv.
 
 Exit status: 0 when at least one request was completed, 1 when none was (all failed or were cut short) or the server
 can't be reached, 2 when what was asked makes no sense, 130 after Ctrl-C.
@@ -38,14 +42,24 @@ EXAMPLES = (
     "disagg replay --url http://127.0.0.1:8000 --trace 'builtin:chat?rate=3' --slo-ttft 400ms --slo-tpot 40ms",
     "disagg replay --url http://127.0.0.1:8000 --trace AzureLLMInferenceTrace_conv.csv --limit 200 --json report.json",
     "disagg replay --url http://127.0.0.1:8000 --trace own.jsonl --rate-scale 2      twice as many requests a second",
+    "disagg replay --simulate --model llama-3-8b --gpu h100 --prefill 2 --decode 2 --trace builtin:chat \\\n"
+    "      --json simulated.json",
 )
 
 
 def configure(parser: Parser, name: str) -> None:
     """Add the arguments."""
-    parser.add_argument("--url", required=True, help="base URL of the router, or of any OpenAI-compatible server")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url", help="base URL of the router, or of any OpenAI-compatible server")
+    where.add_argument("--simulate", action="store_true", help="simulate a deployment instead (see below)")
     parser.add_argument("--trace", required=True, metavar="FILE|builtin:NAME", help="what to send (see above)")
-    parser.add_argument("--limit", type=count, metavar="N", help="send only the first N requests")
+    parser.add_argument("--limit", type=count, metavar="N", help="send only the first N requests (of the window)")
+    parser.add_argument(
+        "--window",
+        type=window,
+        metavar="START:END",
+        help="send only what arrives from START to END of the trace, like 10m:20m; the first of it goes out at once",
+    )
     parser.add_argument("--seed", type=integer, default=0, help="seed of built-in traces and of prompts (default 0)")
     parser.add_argument(
         "--rate-scale", type=positive, default=1.0, metavar="X", help="send X times as many requests a second"
@@ -72,7 +86,6 @@ def configure(parser: Parser, name: str) -> None:
         help="promised time per output token after the first (default 100ms)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the whole report there; - prints it as one line")
-    parser.add_argument("--model", metavar="NAME", help="model to ask for (default: the one that is served)")
     parser.add_argument(
         "--prompts",
         choices=[kind.value for kind in PromptKind],
@@ -103,14 +116,24 @@ def configure(parser: Parser, name: str) -> None:
         "--max-connections", type=count, default=1024, metavar="N", help="connections at a time (default 1024)"
     )
 
+    add_instance_options(parser, required=False)
+    add_deployment_options(parser)
+    add_run_options(parser)
+    # The pods' own settings, so that what is compared with them is the same deployment.
+    parser.set_defaults(admission="preempt", first_token="decode", prefix_caching=True, routing="kv", prefill_burst=8)
+
 
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Replay and print; 0 if any request was completed, else 1; 130 after an interrupt."""
     from disagg_load.shell.files import load_workload, write_report
     from disagg_load.shell.replay import ReplayOptions
 
+    if arguments.simulate:
+        for flag in ("model", "gpu"):
+            if getattr(arguments, flag) is None:
+                raise UsageError(f"--simulate needs --{flag}")
     options = ReplayOptions(
-        url=arguments.url,
+        url=arguments.url or "simulated",
         model=arguments.model,
         seed=arguments.seed,
         rate_scale=arguments.rate_scale,
@@ -127,6 +150,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
             limit=arguments.limit,
             form=TraceFormat(arguments.format) if arguments.format else None,
             unit=TimeUnit(arguments.time_unit) if arguments.time_unit else None,
+            window=arguments.window,
         )
     except LoadError as error:
         raise UsageError(str(error)) from None
@@ -140,7 +164,12 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     slo = Slo(ttft_seconds=arguments.slo_ttft, tpot_seconds=arguments.slo_tpot)
     progress = Console(stderr=True)
     try:
-        report = asyncio.run(replay_and_report(workload, options, slo=slo, console=progress))
+        if arguments.simulate:
+            from disagg_cli.simulation.replays import replay_simulated
+
+            report = replay_simulated(arguments, workload, slo=slo)
+        else:
+            report = asyncio.run(replay_and_report(workload, options, slo=slo, console=progress))
         if arguments.json and arguments.json != "-":
             write_report(report, arguments.json)
     except UrlError as error:
@@ -156,16 +185,17 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     else:
         out = Console()
         print_report(report, out)
-        places = where_to_look(options.url, arguments.json)
-        out.print(f"[bold]where to look[/bold]: {places}", highlight=False, soft_wrap=True)
+        places = where_to_look(arguments.url, arguments.json)
+        if places:
+            out.print(f"[bold]where to look[/bold]: {places}", highlight=False, soft_wrap=True)
     if report.facts.interrupted:
         return 130
     return 0 if report.completed else 1
 
 
-def where_to_look(url: str, json_file: str | None) -> str:
+def where_to_look(url: str | None, json_file: str | None) -> str:
     """What to read next, after the table."""
-    places = [f"{url.rstrip('/')}/metrics has the server's own counts of the same requests"]
+    places = [f"{url.rstrip('/')}/metrics has the server's own counts of the same requests"] if url else []
     if json_file:
         places.append(f"{json_file} has every request")
     return "; ".join(places)

@@ -18,6 +18,9 @@ from disagg_load.traces.reader import TimeUnit, TraceFormat
 if TYPE_CHECKING:
     from disagg_load.report import Report
 
+Window = tuple[float, float]
+"""From this many seconds after the first arrival (inclusive) to that many."""
+
 
 def load_workload(
     trace: str,
@@ -26,8 +29,15 @@ def load_workload(
     limit: int | None = None,
     form: TraceFormat | None = None,
     unit: TimeUnit | None = None,
+    window: Window | None = None,
 ) -> Workload:
-    """The workload of a trace file, or of `builtin:NAME?...`. Raises `LoadError`."""
+    """The workload of a trace file, or of `builtin:NAME?...`.
+
+    `window` keeps what arrives within it, and `limit` the first so many of those. Raises `LoadError`.
+    """
+    if window is not None:
+        workload = load_workload(trace, seed=seed, form=form, unit=unit).between(*window)
+        return workload if limit is None else workload.first(limit)
     if trace.startswith(BUILTIN_PREFIX):
         from disagg_load.workloads.builtin import builtin_workload
 
@@ -42,8 +52,12 @@ def load_columns(
     limit: int | None = None,
     form: TraceFormat | None = None,
     unit: TimeUnit | None = None,
+    window: Window | None = None,
 ) -> Columns:
     """The same requests as columns, without literal prompts. Raises `LoadError`."""
+    if window is not None:
+        columns = load_columns(trace, seed=seed, form=form, unit=unit).between(*window)
+        return columns if limit is None else columns.first(limit)
     if trace.startswith(BUILTIN_PREFIX):
         from disagg_load.workloads.builtin import builtin_columns
 

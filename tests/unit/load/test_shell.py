@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from disagg_load.errors import TraceError
+from disagg_load.errors import TraceError, WorkloadError
 from disagg_load.records import Outcome, RequestRecord
-from disagg_load.shell.files import load_workload
+from disagg_load.shell.files import load_columns, load_workload
 from disagg_load.shell.http import parse_url
 from disagg_load.shell.limits import allow_connections
 from disagg_load.shell.progress import show_progress
@@ -32,6 +32,26 @@ def test_a_trace_is_a_file_or_built_in(tmp_path: Path) -> None:
     path.write_text('{"arrival_seconds": 1, "input_tokens": 5, "output_tokens": 2}\n')
     assert load_workload(str(path), seed=0).requests[0].input_tokens == 5
     assert len(load_workload("builtin:chat", seed=0, limit=7).requests) == 7
+
+
+def test_a_window_and_a_limit_cut_objects_and_columns_alike(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(
+        "".join(f'{{"arrival_seconds": {time}, "input_tokens": {time + 1}, "output_tokens": 2}}\n' for time in range(9))
+    )
+    for trace in (str(path), "builtin:chat?rate=1&seconds=9"):
+        whole = load_columns(trace, seed=0)
+        inside = [
+            tokens for time, tokens in zip(whole.arrival_seconds, whole.input_tokens, strict=True) if 2.5 <= time < 8
+        ]
+        for limit in (None, 2):
+            load = load_workload(trace, seed=0, window=(2.5, 8), limit=limit)
+            assert [request.input_tokens for request in load.requests] == inside[:limit]
+            assert load.requests[0].arrival_seconds == 0
+            assert load_columns(trace, seed=0, window=(2.5, 8), limit=limit).workload().requests == load.requests
+        for read in (load_columns, load_workload):
+            with pytest.raises(WorkloadError, match=r"no request of .* arrives from 90 to 91 s; the last arrives at"):
+                read(trace, seed=0, window=(90, 91))
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
