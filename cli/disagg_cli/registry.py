@@ -53,6 +53,8 @@ COMMANDS: dict[str, Command] = {
     "replay": Command(_TRY, "send a trace to a server and report latencies and SLO attainment", "replay"),
     "simulate": Command(_PLAN, "what a deployment does at a rate: latencies, attainment, utilisation", "simulate"),
     "goodput": Command(_PLAN, "the highest rate at which a deployment keeps its promises", "goodput"),
+    "sweep": Command(_PLAN, "simulate a grid of rates, promises and deployments, in processes", "sweep"),
+    "compare": Command(_PLAN, "show two reports side by side", "compare"),
     "step": Command(_PLAN, "time one iteration of a model on GPUs, and say what limits it", "step"),
     "validate": Command(_PLAN, "compare time models and batching loop with measurements of real engines", "validate"),
     "calibrate": Command(_PLAN, "fit the time model's constants to measurements of real engines", "calibrate"),

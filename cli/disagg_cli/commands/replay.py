@@ -8,7 +8,9 @@ import json
 import sys
 
 from disagg_cli.errors import CommandError, UsageError
+from disagg_cli.instances import add_instance_options
 from disagg_cli.parsing import Parser, count, duration, integer, positive, window
+from disagg_cli.simulation.options import add_deployment_options, add_run_options
 from disagg_load.errors import ClientError, LoadError, UrlError
 from disagg_load.shell.replay import PromptKind
 from disagg_load.traces.reader import TimeUnit, TraceFormat
@@ -24,8 +26,8 @@ between tokens, the share of requests that met the SLOs, and good requests a sec
 requests that this client sent late count as misses. Ctrl-C ends it early and still prints the table.
 
 With --simulate the same requests go through the simulator instead, at the same times, and the same report comes out, so
-that disagg compare can show both side by side. The deployment is described by the flags of disagg simulate (below), whose
-defaults are here those of the pods: first token by decode, KV by need (preempt), prefixes cached, routing by kv.
+that disagg compare can show both side by side. The deployment is described by the flags of disagg simulate (below);
+their defaults are here those of the pods: first token by decode, KV by need (preempt), prefixes cached, routing by kv.
 
 Exit status: 0 when at least one request was completed, 1 when none was (all failed or were cut short) or the server
 can't be reached, 2 when what was asked makes no sense, 130 after Ctrl-C.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disagg_cli.plots.canvas import BLUE, GREEN, GREY, ORANGE, canvas, headline
+from disagg_cli.plots.canvas import BLACK, BLUE, GREY, ORANGE, canvas, headline
 from disagg_load.report import Slo
 from disagg_load.shell.tables import show_seconds
 from disagg_simulator.goodput import Trial
@@ -22,20 +22,6 @@ def draw_attainment(
             0.995, target * 100 - 1.5, f"{100 * target:g} % wanted",
             transform=axes.get_yaxis_transform(), ha="right", va="top", color=GREY, fontsize=14,
         )  # fmt: skip
-        axes.plot(
-            rates,
-            [100 * trial.attainment.ttft for trial in trials],
-            color=ORANGE,
-            linestyle=(0, (1, 1.2)),
-            label=f"first token within {show_seconds(slo.ttft_seconds)} (TTFT)",
-        )
-        axes.plot(
-            rates,
-            [100 * trial.attainment.tpot for trial in trials],
-            color=GREEN,
-            linestyle=(0, (4, 1.5)),
-            label=f"each further token within {show_seconds(slo.tpot_seconds)} (TPOT)",
-        )
         axes.fill_between(
             rates,
             [100 * trial.low for trial in trials],
@@ -48,15 +34,32 @@ def draw_attainment(
             rates,
             [100 * trial.attainment.both for trial in trials],
             color=BLUE,
-            linewidth=4,
+            linewidth=7,
             label="both (band: 95 % confidence)",
+        )
+        # Thin and broken, on top of the thick line, so that all three are seen where they run together.
+        axes.plot(
+            rates,
+            [100 * trial.attainment.ttft for trial in trials],
+            color=ORANGE,
+            linewidth=3.5,
+            linestyle=(0, (1, 3)),
+            label=f"first token within {show_seconds(slo.ttft_seconds)} (TTFT)",
+        )
+        axes.plot(
+            rates,
+            [100 * trial.attainment.tpot for trial in trials],
+            color=BLACK,
+            linewidth=2.5,
+            linestyle=(0, (5, 4)),
+            label=f"each further token within {show_seconds(slo.tpot_seconds)} (TPOT)",
         )
         if goodput:
             axes.axvline(goodput, color=BLUE, linewidth=1.5, linestyle=(0, (6, 4)))
             per_gpu = f"\n{goodput / gpus:.3g} a GPU" if gpus > 1 else ""
             right = goodput > sum(axes.get_xlim()) / 2
             axes.annotate(
-                f"goodput\n{goodput:.3g} requests/s{per_gpu}",
+                f"goodput\n{goodput:.4g} requests/s{per_gpu}",
                 (goodput, 40),
                 xytext=(-12 if right else 12, 0),
                 textcoords="offset points",

@@ -11,7 +11,8 @@ from disagg_cli.errors import CommandError, UsageError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-ORANGE, BLUE, GREEN, RED, GREY = "#E69F00", "#0072B2", "#009E73", "#D55E00", "#666666"
+ORANGE, BLUE, GREEN, RED, PINK, SKY = "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+BLACK, GREY = "#000000", "#666666"
 
 _STYLE: Any = {
     "figure.figsize": (12.8, 7.2),

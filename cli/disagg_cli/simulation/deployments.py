@@ -96,6 +96,7 @@ def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, repl
         ("max_batched_tokens", arguments.max_batched_tokens),
         ("fill_tokens", arguments.fill_tokens),
         ("max_sequences", arguments.max_sequences),
+        ("prefill_burst", arguments.prefill_burst),
     ):
         if value is not None:
             batching = replace(batching, **{field: value})

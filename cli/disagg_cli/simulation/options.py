@@ -103,6 +103,12 @@ def _add_batching_options(parser: Parser) -> None:
     )
     group.add_argument("--max-batched-tokens", type=count, metavar="N", help="prompt tokens of an iteration (2048)")
     group.add_argument(
+        "--prefill-burst",
+        type=count,
+        metavar="N",
+        help="prefill iterations in a row while a decode waits, under prefill-first (no limit; pods: 8)",
+    )
+    group.add_argument(
         "--fill-tokens", type=count, metavar="N", help="prompt tokens that a prefill instance batches (512)"
     )
     group.add_argument("--max-sequences", type=count, metavar="N", help="sequences of an instance at a time (256)")
@@ -115,7 +121,12 @@ def _add_batching_options(parser: Parser) -> None:
         "and recomputation when it runs out (the pods' default)",
     )
     group.add_argument("--kv-capacity-tokens", type=count, metavar="N", help="KV room of an instance (what is left)")
-    group.add_argument("--prefix-caching", action="store_true", help="keep KV in blocks and reuse equal prefixes")
+    group.add_argument(
+        "--prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="keep KV in blocks and reuse equal prefixes",
+    )
     group.add_argument("--block-tokens", type=count, metavar="N", help="tokens of a KV block (16 with prefix caching)")
 
 
