@@ -143,6 +143,10 @@ class Instance:
             raise ModelDoesNotFitError(self._misfit())
         return tokens * self.data_parallel
 
+    def request_capacity_tokens(self) -> int:
+        """Tokens of KV that one request may hold: those of one rank, since attention is not spread over ranks."""
+        return self.kv_capacity_tokens() // self.data_parallel
+
     def load_seconds(self) -> float:
         """Time to bring the weights from the hosts' disks into the GPUs, each GPU loading its share."""
         return self.weight_bytes / (self.gpu.load_bandwidth * self.gpus)

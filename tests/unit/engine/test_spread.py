@@ -55,6 +55,7 @@ def test_kv_room_is_the_sum_over_the_ranks(deepseek: Deepseek) -> None:
     rank_bytes = 4 * (141e9 - 6e9) - instance.rank_weight_bytes
     kept = 61 * 576 * 2 * 4  # latent attention has no heads to share out: each of the four keeps all of it
     assert instance.kv_capacity_tokens() == 8 * int(rank_bytes // kept)
+    assert instance.request_capacity_tokens() == rank_bytes // kept
     assert instance.kv_bytes_per_token == 61 * 576 * 2, "what travels is one copy"
     assert replace(instance, kv_precision=Precision.FP8).kv_bytes_per_token == 61 * 576
 
