@@ -109,5 +109,5 @@ def test_a_drained_instance_finishes_what_it_has_and_gets_nothing_new(pair, colu
 
 def test_a_fault_of_an_instance_that_is_not_there_is_refused(pair, columns):
     options = Options(faults=(Fault(at_seconds=0.1, role=Role.DECODE, index=1),))
-    with pytest.raises(OptionError, match="fault.index is 1; it must be below the number of decode instances, 1"):
+    with pytest.raises(OptionError, match=r"fault\.index is 1; it must be below the number of decode instances, 1"):
         simulate_cluster(pair(), columns([0.0], 512, 3), seed=0, options=options)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from array import array
 from dataclasses import replace
+from itertools import pairwise
 from math import isnan
 from random import Random
 
@@ -111,7 +112,7 @@ def check(recording, *, complete):
         times = [arrival, *(getattr(recording, name)[index] for name in COLUMNS)]
         if outcome == Outcome.COMPLETED:
             assert times == sorted(times), (index, times)
-            queueing, prefill, transfer = (later - sooner for sooner, later in zip(times[:3], times[1:4], strict=True))
+            queueing, prefill, transfer = (later - sooner for sooner, later in pairwise(times[:4]))
             assert queueing + prefill + transfer == pytest.approx(times[3] - arrival, abs=1e-9)
             assert recording.tokens[index] == wanted
         else:
@@ -140,7 +141,8 @@ def test_windows_and_steps_give_the_same_times(case):
     for one, other in zip(skipped.instances, stepped.instances, strict=True):
         assert one.busy_seconds == pytest.approx(other.busy_seconds, abs=1e-9)
         assert (one.iterations, one.output_tokens) == (other.iterations, other.output_tokens)
-    assert skipped.gaps is not None and stepped.gaps is not None
+    assert skipped.gaps is not None
+    assert stepped.gaps is not None
     assert sum(skipped.gaps.count) == sum(stepped.gaps.count)
 
 
@@ -228,7 +230,7 @@ def test_sm7_arrivals_that_do_not_ascend_are_refused_by_their_row(arrivals):
         output_tokens=array("i", [2] * 3),
     )
     deployment = Deployment(mode=Mode.COLOCATED, workers=(group(Role.WORKER, 1, capacity=1000),))
-    with pytest.raises(WorkloadError, match="request [12] arrives at"):
+    with pytest.raises(WorkloadError, match=r"request [12] arrives at"):
         simulate_cluster(deployment, requests, seed=0)
 
 
