@@ -118,11 +118,11 @@ class SpreadRoofline(Windowed):
     def _lines(self, sequences: int) -> tuple[DecodeLine, ...]:
         """As for the roofline: the context of the fullest rank grows with that of all."""
         fullest = -(-sequences // self.instance.data_parallel)
-        empty, full = _decodes(fullest, sequences, 0), _decodes(fullest, sequences, 1)
-        start, rise = self._terms(empty, sequences), self._terms(full, sequences)
+        compute, memory = self._terms(_decodes(fullest, sequences, 0), sequences)
+        share = fullest / sequences / self._rank_speedup
         return upper_envelope(
-            (start[0], rise[0] - start[0]),
-            (start[1], rise[1] - start[1]),
+            (compute, self._attention * share * (fullest + self._half) / (self._flops * fullest)),
+            (memory, self._kv_bytes * share / self._bandwidth),
             fixed_seconds=self._fixed + self._exchange * fullest,
         )
 
