@@ -36,7 +36,7 @@ def serve(
     prefill_start, prefill_end = recording.prefill_start, recording.prefill_end
     first_token, finish, outcome = recording.first_token, recording.finish, recording.outcome
     prefill_instance, decode_instance = recording.prefill_instance, recording.decode_instance
-    servers, due, batches = prefills.servers, prefills.due, prefills.batch
+    servers, due, flights, ready = prefills.servers, prefills.due, prefills.flights, prefills.ready
     blocked, releases = prefills.blocked, prefills.releases
     pool, targets = len(servers), len(decodes)
     queues = [server.queue for server in servers]
@@ -45,6 +45,8 @@ def serve(
     blocks = [server.group.block_tokens for server in servers]
     limits = [server.group.batching.prefill_limit_tokens for server in servers]
     most = [server.group.batching.max_sequences for server in servers]
+    stages = [server.group.batching.pipeline for server in servers]
+    active, free_at = [0] * pool, [0.0] * pool
     busy, iterations = [0.0] * pool, [0] * pool
     load = servers[0].load or []
     decode_load = (decodes[0].load or []) if pair else []
@@ -57,7 +59,7 @@ def serve(
 
     while True:
         now = min(due) if pool > 1 else due[0]
-        while arrival <= waiting and (arrival < now or (arrival == now < inf and batches[due.index(now)] is None)):
+        while arrival <= waiting and (arrival < now or (arrival == now < inf and not prefills.ends_at(now))):
             request, seen = arrived, arrival
             arrived += 1
             arrival = next(following, inf)
@@ -76,9 +78,13 @@ def serve(
             if load:
                 load[place] += (tokens << INDEX_BITS) + 1
             queues[place].append(request)
-            if batches[place] is None and not blocked[place]:
-                now = seen
-                break
+            if ready[place] < due[place] and not blocked[place]:  # else it is busy, or about to plan
+                if ready[place] <= seen:
+                    now = seen
+                    break
+                due[place] = ready[place]
+                if due[place] < now:
+                    now = due[place]
         else:
             if waiting <= now and waiting < arrival:
                 place = decode_due.index(waiting)
@@ -88,9 +94,12 @@ def serve(
             if now == inf:
                 break
             place = due.index(now)
-            batch = batches[place]
-            if batch is not None:
-                batches[place] = None
+            line = flights[place]
+            while line and line[0][0] <= now:
+                if len(line) == stages[place]:
+                    ready[place] = free_at[place] if free_at[place] > now else now
+                batch = line.popleft()[1]
+                active[place] -= len(batch)
                 for request in batch:
                     tokens = inputs[request]
                     if load:
@@ -127,9 +136,13 @@ def serve(
             continue
 
         # Plan the next iteration of `place`.
-        queue = queues[place]
+        queue, line = queues[place], flights[place]
+        end = line[0][0] if line else inf
         if not queue:
-            due[place] = inf
+            due[place] = end
+            continue
+        if ready[place] > now:
+            due[place] = end if end < ready[place] else ready[place]
             continue
         released, room, block = releases[place], free[place], blocks[place]
         while released and released[0][0] <= now:
@@ -140,7 +153,7 @@ def serve(
             request = queue[0]
             tokens = inputs[request]
             need = tokens + 1 if block == 1 else -(-(tokens + 1) // block)
-            if (takes and tokens > left) or need > room or len(takes) >= most[place]:
+            if (takes and tokens > left) or need > room or active[place] + len(takes) >= most[place]:
                 break
             queue.popleft()
             room -= need
@@ -156,14 +169,29 @@ def serve(
                 span = server.prompts[tokens]
             else:
                 span = server.time_model.counted_seconds(tokens, pairs, 0, 0, 0)
-            batches[place] = takes
             blocked[place] = False
-            due[place] = now + span
-            busy[place] += span
+            active[place] += len(takes)
             iterations[place] += 1
+            last = now + span
+            if stages[place] == 1:
+                ready[place] = inf
+                free_at[place] = due[place] = last
+            else:
+                span = server.stage_seconds([inputs[request] for request in takes])
+                if line and last < line[-1][0]:  # a batch cannot overtake the one before it
+                    last = line[-1][0]
+                free_at[place] = now + span
+                ready[place] = now + span if len(line) + 1 < stages[place] else inf
+                if end > last:
+                    end = last
+                due[place] = ready[place] if queue and ready[place] < end else end
+            line.append((last, takes))
+            busy[place] += span
         else:
             blocked[place] = True
-            due[place] = released[0][0] if released else inf
+            due[place] = end
+            if released and released[0][0] < end:
+                due[place] = released[0][0]
 
     for place, server in enumerate(servers):
         server.record.busy_seconds, server.record.iterations = busy[place], iterations[place]

@@ -25,23 +25,31 @@ Pull = Callable[[int, int, float], float]
 class Prefills:
     """All prefill instances of a run, in flat lists by place.
 
-    due: when the iteration in flight ends, or when a plan is to be made; infinite where only an input can tell.
-    batch: requests of the iteration in flight. blocked: whether the head of the queue waits for room. releases: (time,
-    blocks) of room that comes free, by time.
+    due: when the first iteration in flight ends, or when a plan is to be made; infinite where only an input can tell.
+    ready: from when on the first pipeline stage is free; infinite while all are taken. flights: (end, requests) of the
+    iterations in flight. blocked: whether the head of the queue waits for room. releases: (time, blocks) of room that
+    comes free, by time.
     """
 
     servers: list[Server]
     due: list[float] = field(init=False)
-    batch: list[list[int] | None] = field(init=False)
+    ready: list[float] = field(init=False)
+    flights: list[deque[tuple[float, list[int]]]] = field(init=False)
     blocked: list[bool] = field(init=False)
     releases: list[deque[tuple[float, int]]] = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.servers)
         self.due = [inf] * count
-        self.batch = [None] * count
+        self.ready = [0.0] * count
+        self.flights = [deque() for _ in range(count)]
         self.blocked = [False] * count
         self.releases = [deque() for _ in range(count)]
+
+    def ends_at(self, now: float) -> bool:
+        """Whether what is due at that time is the end of an iteration, and not only a plan."""
+        line = self.flights[self.due.index(now)]
+        return bool(line) and line[0][0] <= now
 
 
 def puller(deployment: Deployment, recording: Recording, prefills: Prefills) -> Pull:

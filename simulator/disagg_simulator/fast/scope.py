@@ -80,9 +80,12 @@ def _group(group: Group) -> str | None:
         chunk_tokens=batching.chunk_tokens,
         max_sequences=batching.max_sequences,
         watermark=batching.watermark,
+        pipeline=batching.pipeline,
     )
     if plain != batching:
-        return "batching is not plain: admission reserve, one pipeline stage, first come first served, no burst limit"
+        return "batching is not plain: admission reserve, first come first served, no burst limit, no speculation"
+    if batching.pipeline > 1 and batching.role is not Role.PREFILL:
+        return "decodes are pipelined"
     if batching.policy is BatchPolicy.CHUNKED:
         if batching.role is Role.PREFILL:
             return "a prefill instance computes in chunks"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
 
-from disagg_engine.timemodel import CountedTimeModel
+from disagg_engine.timemodel import BatchShape, Chunk, CountedTimeModel
 from disagg_simulator.deployment import Group
 from disagg_simulator.recording import InstanceRecord
 
@@ -111,6 +111,11 @@ class Server:
     def most_tokens(self) -> int:
         """Tokens of the largest request that can ever get room."""
         return self.capacity * self.group.block_tokens
+
+    def stage_seconds(self, tokens: Sequence[int]) -> float:
+        """How long prompts of these lengths, computed together, keep the first pipeline stage busy."""
+        chunks = tuple(Chunk(0, length) for length in tokens)
+        return self.time_model.iteration_seconds(BatchShape(chunks=chunks)).stage_seconds
 
     def order(self) -> tuple[list[int] | deque[int], Callable[[int], None], Callable[[], int]]:
         """Running requests by the iteration that ends them, least first; how to put one in, and how to take it out.
