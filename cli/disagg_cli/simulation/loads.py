@@ -15,9 +15,11 @@ from disagg_cli.errors import UsageError
 from disagg_cli.simulation.options import DECODE_REQUESTS, DEFAULT_REQUESTS
 from disagg_load.columns import Columns
 from disagg_load.errors import LoadError
+from disagg_load.requests import BUILTIN_PREFIX
 from disagg_load.shell.files import load_columns
 from disagg_load.workloads.arrivals import GammaArrivals, PoissonArrivals
-from disagg_load.workloads.builtin import DEFAULT_SIGMA, builtin_columns
+from disagg_load.workloads.builtin import DEFAULT_SIGMA, RECIPES, builtin_columns, parse_load
+from disagg_load.workloads.curves import CurveArrivals
 from disagg_load.workloads.drawing import draw
 from disagg_load.workloads.lengths import FixedLengths, Lengths, LognormalLengths
 from disagg_simulator.deployment import Mode
@@ -59,7 +61,10 @@ def build_source(arguments: argparse.Namespace) -> Draw:
         if arguments.trace:
             return at_unit_rate(_trace(arguments)).first
         if arguments.workload:
-            builtin_columns(_spec(arguments, 1.0, 1), seed=arguments.seed)
+            if isinstance(parse_load(_spec(arguments, 1.0, 1)).arrivals, CurveArrivals):
+                raise UsageError(
+                    f"--workload is {arguments.workload}, whose rate changes with time; a search needs a steady one"
+                )
             return lambda count: builtin_columns(_spec(arguments, 1.0, count), seed=arguments.seed)
         _drawn(arguments, 1)
         return lambda count: _drawn(arguments, count)
@@ -108,9 +113,11 @@ def _spec(arguments: argparse.Namespace, rate: float | None, count: int) -> str:
         "cv": arguments.burstiness,
     }
     options.update({key: str(value) for key, value in flags.items() if value is not None})
-    if "seconds" not in options:
+    recipe = RECIPES.get(name.removeprefix(BUILTIN_PREFIX))
+    has_length = recipe is not None and recipe.seconds is not None and not arguments.requests
+    if "seconds" not in options and not has_length:
         options["requests"] = str(count)
-    return f"{name}?{urlencode(options, safe=':')}"
+    return f"{name}?{urlencode(options, safe=':')}".removesuffix("?")
 
 
 def _drawn(arguments: argparse.Namespace, count: int) -> Columns:

@@ -38,6 +38,7 @@ class Recipe:
 
     `curve` is what the rate follows. `input_phases` are times (start and end in seconds) at which inputs are longer by
     a factor. `prefixes` or `sessions` say how prompts share prefixes; with `sessions`, inputs are users' messages.
+    `seconds` is the length of a load that has one of its own.
     """
 
     summary: str
@@ -52,7 +53,7 @@ class Recipe:
     least_output_tokens: int = 1
     prefixes: PrefixChains | None = None
     sessions: Sessions | None = None
-    seconds: float = DEFAULT_SECONDS
+    seconds: float | None = None
 
 
 def _conv_arrivals(rate: float) -> Arrivals:
@@ -249,7 +250,7 @@ def parse_load(spec: str) -> Load:
         output_lengths=_lengths(shape, recipe.output_tokens, recipe.output_table, least=recipe.least_output_tokens),
         prefixes=recipe.prefixes,
         sessions=None if recipe.sessions is None else _sessions(recipe.sessions, recipe.rate, options),
-        seconds=number(options, "seconds", recipe.seconds),
+        seconds=number(options, "seconds", recipe.seconds or DEFAULT_SECONDS),
         requests=whole(options, "requests", 0) or None,
     )
 
