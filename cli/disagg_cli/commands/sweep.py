@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     from disagg_cli.plots.canvas import check_name
     from disagg_cli.plots.sweep import draw_sweep
     from disagg_cli.simulation.documents import write_text
-    from disagg_cli.simulation.grid import cells_of, csv_of, sweep_cells
+    from disagg_cli.simulation.grid import caption_of, cells_of, csv_of, sweep_cells
 
     if arguments.goodput and (arguments.rates or arguments.rate):
         raise UsageError("--goodput finds the rate; leave out --rate and --rates")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     else:
         print(text, end="")
     if arguments.plot:
-        draw_sweep(rows, path=arguments.plot)
+        draw_sweep(rows, caption=caption_of(arguments), path=arguments.plot)
     done = [row for row in rows if not row["error"]]
     if not done:
         raise CommandError(f"no cell could be simulated; the first: {rows[0]['error']}")

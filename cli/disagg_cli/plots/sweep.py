@@ -12,14 +12,16 @@ _MARKERS = "osD^vP*X"
 _AXES = {"slo_scale": "scale of both promises", "rate": "offered load (requests/s)"}
 
 
-def draw_sweep(rows: Sequence[dict[str, Any]], *, path: str) -> None:
+def draw_sweep(rows: Sequence[dict[str, Any]], *, caption: str, path: str) -> None:
     """Draw the rows of a sweep that could be simulated."""
     rows = [row for row in rows if not row["error"]]
     with canvas(path) as (figure, axes):
         if rows and "goodput_per_gpu" in rows[0]:
-            _bars(figure, axes, rows)
-        else:
-            _lines(figure, axes, rows)
+            headline(figure, "Goodput a GPU", caption)
+            _bars(axes, rows)
+        elif rows:
+            headline(figure, "Requests that keep both promises", caption)
+            _lines(axes, rows)
 
 
 def _varying(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -34,7 +36,7 @@ def _label(row: dict[str, Any], names: Sequence[str]) -> str:
     return ", ".join(str(row[name]) if name == "ratio" else f"{name.replace('_', ' ')} {row[name]}" for name in names)
 
 
-def _lines(figure: Any, axes: Any, rows: Sequence[dict[str, Any]]) -> None:
+def _lines(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     names = _varying(rows)
     counts = {name: len({row[name] for row in rows}) for name in names if name in _AXES}
     along = max(counts, key=lambda name: (counts[name], name == "rate"), default="rate")
@@ -51,14 +53,13 @@ def _lines(figure: Any, axes: Any, rows: Sequence[dict[str, Any]]) -> None:
             markersize=9,
             label=label or "both promises kept",
         )
-    headline(figure, "SLO attainment", "share of requests that keep both promises, a simulation each point")
     axes.set_ylim(0, 103)
     axes.set_ylabel("requests that keep both (%)")
     axes.set_xlabel(_AXES[along])
     axes.legend(loc="best")
 
 
-def _bars(figure: Any, axes: Any, rows: Sequence[dict[str, Any]]) -> None:
+def _bars(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     names = _varying(rows)
     labels = [_label(row, names) or "goodput" for row in rows]
     values = [row["goodput_per_gpu"] for row in rows]
@@ -66,12 +67,11 @@ def _bars(figure: Any, axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     bars = axes.barh(range(len(rows)), values, color=[BLUE if value == best else SKY for value in values], height=0.7)
     axes.bar_label(
         bars,
-        [f"{row['goodput_per_gpu']:.3g}  ({row['goodput_requests_per_second']:.4g} on {row['gpus']})" for row in rows],
+        [f"{row['goodput_per_gpu']:.3g}   ({row['goodput_requests_per_second']:.3g} on {row['gpus']})" for row in rows],
         padding=6,
     )
-    headline(figure, "Goodput a GPU", "in parentheses: of the whole deployment, and its GPUs")
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
     axes.set_xlim(0, best * 1.3 or 1)
-    axes.set_xlabel("requests/s a GPU")
+    axes.set_xlabel("requests/s a GPU (in parentheses: requests/s of the whole, and on how many GPUs)")
     axes.grid(visible=False, axis="y")

@@ -29,6 +29,7 @@ from disagg_cli.simulation.runs import options_of, slo_of
 from disagg_cli.simulation.searches import search_goodput
 from disagg_engine.errors import EngineError
 from disagg_load.report import Distribution, Slo
+from disagg_load.shell.tables import show_seconds
 from disagg_simulator.errors import SimulatorError
 from disagg_simulator.goodput import DEFAULT_TARGET, DEFAULT_TOLERANCE
 from disagg_simulator.report import Result, build_result
@@ -254,6 +255,15 @@ def _bar(total: int, console: Console) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         yield progress, progress.add_task("simulating", total=total)
+
+
+def caption_of(arguments: argparse.Namespace) -> str:
+    """What all cells of a command line have in common, in one line."""
+    load = arguments.trace or arguments.workload or f"{arguments.input}/{arguments.output} tokens"
+    slo = slo_of(arguments)
+    promised = f"TTFT {show_seconds(slo.ttft_seconds)}, TPOT {show_seconds(slo.tpot_seconds)}"
+    lengths = f", {arguments.lengths}" if arguments.lengths else ""
+    return f"{arguments.model} on {arguments.gpu}; {load}{lengths}; {promised}"
 
 
 def csv_of(rows: Sequence[Row]) -> str:
