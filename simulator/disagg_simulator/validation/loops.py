@@ -8,7 +8,7 @@ lengths are given, so no request stops early.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from disagg_contract.labels import Role
@@ -27,11 +27,12 @@ REQUESTS_A_SLOT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A request of an open loop; seconds from any origin, in ascending order."""
+    """A request of an open loop; seconds from any origin, in ascending order. `block_keys`: as in `Request`."""
 
     seconds: float
     input_tokens: int
     output_tokens: int
+    block_keys: tuple[Hashable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,11 @@ def _submit(loop: BatchingLoop, requests: Sequence[Arrival], entry: tuple[float,
     request = requests[place]
     sent[place] = seconds
     loop.submit(
-        Request(request_id=str(place), prompt_tokens=request.input_tokens, max_tokens=request.output_tokens),
+        Request(
+            request_id=str(place),
+            prompt_tokens=request.input_tokens,
+            max_tokens=request.output_tokens,
+            block_keys=request.block_keys,
+        ),
         now=seconds,
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from disagg_engine.batching import Admission, BatchingConfig, BatchingLoop, BatchPolicy
 from disagg_engine.catalogue import Catalogue
-from disagg_engine.kv import CountingLedger
+from disagg_engine.kv import BlockLedger, CountingLedger, KvLedger
 from disagg_engine.timemodel import TimeModel
 from disagg_engine.timemodel.calibrated import Calibrated, CalibratedConstants
 from disagg_engine.timemodel.calibration import Fit, Fitted, rounded
@@ -27,7 +27,7 @@ from disagg_engine.timemodel.calibration import Fit, Fitted, rounded
 from .deviation import errors_of
 from .fitting import CONSTANTS, PULL
 from .loops import Arrival, Times, replay
-from .runs import EngineRun, RunRequest
+from .runs import EngineRun, EngineSettings, RunRequest
 from .steady import instance_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def simulate_run(run: EngineRun, time_model: TimeModel) -> Times:
     """The run's requests through the batching loop with the engine's settings.
 
     Admission is vLLM's: what fits now, keeping no room free, and the last admitted is thrown out when room runs out.
+    Where the engine caches prefixes, each prompt has keys of its own: nothing is shared between requests, whose texts
+    are not recorded, but one that was thrown out finds what is left of its prompt.
     """
     settings = run.settings
     config = BatchingConfig(
@@ -60,18 +62,22 @@ def simulate_run(run: EngineRun, time_model: TimeModel) -> Times:
         max_sequences=settings.max_sequences,
         watermark=0.0,
     )
-    ledger = CountingLedger(capacity_tokens=settings.kv_tokens, block_tokens=settings.block_tokens)
+    ledger: KvLedger
+    if settings.prefix_caching:
+        ledger = BlockLedger(capacity_tokens=settings.kv_tokens, block_tokens=settings.block_tokens)
+    else:
+        ledger = CountingLedger(capacity_tokens=settings.kv_tokens, block_tokens=settings.block_tokens)
     loop = BatchingLoop(config=config, time_model=time_model, ledger=ledger, event_skipping=True)
-    return replay(
-        loop,
-        [
-            Arrival(
-                seconds=request.arrival_seconds,
-                input_tokens=request.input_tokens,
-                output_tokens=request.output_tokens,
-            )
-            for request in run.requests
-        ],
+    return replay(loop, [_arrival(place, request, settings) for place, request in enumerate(run.requests)])
+
+
+def _arrival(place: int, request: RunRequest, settings: EngineSettings) -> Arrival:
+    blocks = request.input_tokens // settings.block_tokens if settings.prefix_caching else 0
+    return Arrival(
+        seconds=request.arrival_seconds,
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
+        block_keys=tuple((place, block) for block in range(blocks)),
     )
 
 

@@ -1,6 +1,7 @@
 """The closed form against the loop, and the recorded run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,17 @@ def test_a_run_without_error_comes_out_as_recorded(made_run: Any, run_truth: Cal
     times = simulate_run(run, Calibrated(instance, run_truth))
     assert times.ttft == pytest.approx([request.ttft_seconds for request in run.requests], abs=2e-6)
     assert times.end_to_end == pytest.approx([request.end_to_end_seconds for request in run.requests], abs=2e-6)
+
+
+def test_with_prefix_caching_a_preempted_request_finds_its_prompt_again(
+    made_run: Any, run_truth: CalibratedConstants
+) -> None:
+    plain = made_run.read()
+    caching = replace(plain, settings=replace(plain.settings, prefix_caching=True))
+    model = Calibrated(instance_of(plain.settings.engine, tensor=1, catalogue=default()), run_truth)
+    without, with_cache = simulate_run(plain, model), simulate_run(caching, model)
+    assert without.preemptions > 0
+    assert sum(with_cache.end_to_end) < sum(without.end_to_end)
 
 
 def test_the_constants_behind_a_run_are_found_from_half_of_it(made_run: Any, run_truth: CalibratedConstants) -> None:
