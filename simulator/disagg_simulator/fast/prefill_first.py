@@ -32,6 +32,7 @@ def prefill_first(
     next_end = NEVER
     takes: list[int] = []
     rests: list[tuple[int, float]] = []  # with `windows`: who has emitted when, since the last decode
+    rested = 0
     horizon = yield inf
     while True:
         if not running and not queue:
@@ -86,7 +87,8 @@ def prefill_first(
                     if load is not None:
                         load[place] -= (-(-tokens // block) << INDEX_BITS) + 1
             if windows is not None:
-                rests.append((running - sum(count for count, _ in rests), now))
+                rests.append((running - rested, now))
+                rested = running
             takes.clear()
             continue
 
@@ -130,7 +132,7 @@ def prefill_first(
             if load is not None:
                 load[place] -= (-(-tokens // block) << INDEX_BITS) + 1
         if windows is not None:
-            rests = [(running, now)]
+            rests, rested = [(running, now)], running
 
     record = server.record
     record.busy_seconds, record.iterations = busy, step + prefills

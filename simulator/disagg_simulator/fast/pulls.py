@@ -46,6 +46,15 @@ class Prefills:
         self.blocked = [False] * count
         self.releases = [deque() for _ in range(count)]
 
+    def give_back(self, place: int, now: float, tokens: int) -> None:
+        """The room of a prompt of so many tokens comes free now."""
+        released = self.releases[place]
+        freed = (now, -(-(tokens + 1) // self.servers[place].group.block_tokens))
+        if released and now < released[-1][0]:
+            insort(released, freed)
+        else:
+            released.append(freed)
+
     def ends_at(self, now: float) -> bool:
         """Whether what is due at that time is the end of an iteration, and not only a plan."""
         line = self.flights[self.due.index(now)]

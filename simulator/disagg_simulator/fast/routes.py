@@ -11,6 +11,10 @@ from random import Random
 
 def least(load: list[int], rng: Random) -> int:
     """Place of the least load; among equals one by lot, drawn as the router's policies draw."""
+    if len(load) == 2:
+        one, other = load
+        if one != other:
+            return 0 if one < other else 1
     lowest = min(load)
     equals = load.count(lowest)
     if equals == 1:

@@ -18,6 +18,7 @@ from disagg_simulator.fast.chunked import chunked
 from disagg_simulator.fast.decode import decode
 from disagg_simulator.fast.disaggregated import serve
 from disagg_simulator.fast.dispatch import dispatch
+from disagg_simulator.fast.prefill import prefill
 from disagg_simulator.fast.prefill_first import prefill_first
 from disagg_simulator.fast.pulls import Prefills, Pull, puller
 from disagg_simulator.fast.scope import reason_not
@@ -52,7 +53,12 @@ def simulate_fast(deployment: Deployment, requests: Columns, *, seed: int, optio
         next(each)
     sends = [each.send for each in serving]
     if prefills:
-        serve(state, others, sends, recording, rng=rng, pair=mode is Mode.DISAGGREGATED)
+        planning = [prefill(server, recording, state) for server in prefills]
+        for each in planning:
+            next(each)
+        plans = [each.send for each in planning]
+        serve(state, plans, others, sends, recording, rng=rng, pair=mode is Mode.DISAGGREGATED)
+        sends.extend(plans)
     else:
         dispatch(others, sends, recording, rng=rng, answered=mode is Mode.DECODE_ONLY)
     for send in sends:
