@@ -6,6 +6,8 @@ blocks splits each id evenly; one with larger blocks could not tell where a shar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Ledger
 from disagg_simulator.errors import DeploymentError
@@ -38,3 +40,10 @@ class Prompts:
         if parts == 1:
             return tuple(ids[:full])
         return tuple(one * parts + part for one in ids for part in range(parts))[:full]
+
+    def table(self, group: Group) -> list[Sequence[int]]:
+        """`keys` of all requests."""
+        if self._ids is not None and group.ledger is Ledger.BLOCKS and self._block == group.block_tokens:
+            block = self._block
+            return [ids[: tokens // block] for ids, tokens in zip(self._ids, self._inputs, strict=True)]
+        return [self.keys(index, group) for index in range(len(self._inputs))]

@@ -96,7 +96,8 @@ class RouterChoice:
         self._groups: list[Group] = []
         self._starts = 0
         self._pools: dict[int, tuple[Sequence[int], list[Seat]]] = {}
-        self._charges: dict[tuple[int, int], Charge[Seat]] = {}
+        self._charges: dict[int, Charge[Seat]] = {}
+        """By request, which has one leg out at a time."""
         self._request = -1
         self._prompt = Prompt(0, 0, ())
 
@@ -129,15 +130,15 @@ class RouterChoice:
         """See Routing."""
         seat, prompt = self._seats[number], self._view(number, request, prompt_tokens)
         tokens = self.policy.dispatched(seat, prompt) if seat.role is not Role.DECODE else 0
-        self._charges[number, request] = Charge(seat, tokens=tokens, blocks=prompt.blocks)
+        self._charges[request] = Charge(seat, tokens=tokens, blocks=prompt.blocks)
 
     def prefilled(self, number: int, request: int, /) -> None:
         """See Routing."""
-        self._charges[number, request].prefilled()
+        self._charges[request].prefilled()
 
     def ended(self, number: int, request: int, prompt_tokens: int, /) -> None:
         """See Routing."""
-        self._charges.pop((number, request)).release()
+        self._charges.pop(request).release()
 
     def _view(self, number: int, request: int, tokens: int) -> Prompt:
         """The prompt, made once for the choice and the dispatch that follows it."""

@@ -20,17 +20,15 @@ from math import sqrt
 
 from disagg_engine.timemodel import CountedTimeModel, DecodeLine, steps_within, window_seconds
 from disagg_simulator.deployment import Group
-from disagg_simulator.prefixes.ledger import Holding, NameLedger
+from disagg_simulator.prefixes.ledger import Holding, Match, RunLedger
+from disagg_simulator.prefixes.runs import Runs
 from disagg_simulator.recording import InstanceRecord, Outcome, Recording
 
 NEVER = float("inf")
 COMPLETED = int(Outcome.COMPLETED)
 
-Waiting = tuple[int, Sequence[int]]
-"""A request and the names of its prompt's full blocks."""
-
-Prefill = tuple[int, Sequence[int], list[int], int]
-"""A request in a prompt batch: its index, the names of its prompt, those found, and the fresh blocks it took."""
+Prefill = tuple[int, Match, int]
+"""A request in a prompt batch: its index, what was found of it, and the fresh blocks it took."""
 
 Decode = tuple[int, int, int, Holding]
 """A decoding request: the step count of its last token, its order of admission, its index, and its room."""
@@ -59,6 +57,7 @@ class PrefixInstance:
         "_outputs",
         "_prefills",
         "_recording",
+        "_runs",
         "_start",
         "_steps",
         "_waiting",
@@ -72,7 +71,15 @@ class PrefixInstance:
     )
 
     def __init__(
-        self, number: int, group: Group, model: CountedTimeModel, *, recording: Recording, record: InstanceRecord
+        self,
+        number: int,
+        group: Group,
+        model: CountedTimeModel,
+        *,
+        runs: Runs,
+        lengths: Sequence[int],
+        recording: Recording,
+        record: InstanceRecord,
     ) -> None:
         self.number = number
         self.group = group
@@ -82,14 +89,15 @@ class PrefixInstance:
         blocks = group.capacity_tokens // group.block_tokens
         self.capacity_tokens = blocks * group.block_tokens
         self._block = group.block_tokens
-        self._ledger = NameLedger(blocks=blocks, block_tokens=group.block_tokens)
+        self._ledger = RunLedger(blocks=blocks, block_tokens=group.block_tokens, lengths=lengths)
+        self._runs = runs
         self._model = model
         self._recording = recording
         self._inputs = recording.requests.input_tokens
         self._outputs = recording.requests.output_tokens
         self._limit = group.batching.prefill_limit_tokens
         self._most = group.batching.max_sequences
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[int] = deque()
         self._prefills: list[Prefill] = []
         self._decodes: list[Decode] = []
         self._admitted = 0
@@ -103,10 +111,10 @@ class PrefixInstance:
         self._growth = 0.0
         self._lines: tuple[DecodeLine, ...] | None = None
 
-    def arrive(self, request: int, names: Sequence[int], *, now: float) -> bool:
+    def arrive(self, request: int, *, now: float) -> bool:
         """A request joins the queue; whether `due` changed or, on an idle instance, a plan is to be made."""
         waiting = self._waiting
-        waiting.append((request, names))
+        waiting.append(request)
         if len(waiting) > 1:
             return False
         if self._window:
@@ -175,25 +183,25 @@ class PrefixInstance:
 
     def _start_prompts(self, now: float) -> bool:
         """Admit what fits and fills an iteration; False if not even the first in the queue can start."""
-        waiting, ledger, block, inputs = self._waiting, self._ledger, self._block, self._inputs
+        waiting, ledger, block, inputs, runs = self._waiting, self._ledger, self._block, self._inputs, self._runs
         left, room = self._limit, self._most - len(self._decodes)
         starts = self._recording.prefill_start
         takes: list[Prefill] = []
         new = reread = last = 0
         pairs = 0.0
         while waiting and (left > 0 or not takes):
-            request, names = waiting[0]
+            request = waiting[0]
             prompt = inputs[request]
-            hits = ledger.match(names, prompt)
-            held = len(hits) * block
+            match = ledger.match(runs[request] if prompt % block else runs[request][:-1])
+            held = match[1] * block
             tokens = prompt - held
             if (takes and tokens > left) or len(takes) >= room:
                 break
-            fresh = ledger.open(hits, prompt + self._outputs[request])
+            fresh = ledger.open(match, prompt + self._outputs[request])
             if fresh is None:
                 break
             waiting.popleft()
-            takes.append((request, names, hits, fresh))
+            takes.append((request, match, fresh))
             starts[request] = now
             left -= tokens
             new += tokens
@@ -216,11 +224,11 @@ class PrefixInstance:
 
     def _complete_prompts(self, now: float) -> list[int]:
         recording, ledger, outputs, decodes = self._recording, self._ledger, self._outputs, self._decodes
-        ends, firsts, steps = recording.prefill_end, recording.first_token, self._steps
+        ends, firsts, steps, runs = recording.prefill_end, recording.first_token, self._steps, self._runs
         over: list[tuple[int, Holding]] = []
-        for request, names, hits, fresh in self._prefills:
+        for request, match, fresh in self._prefills:
             ends[request] = firsts[request] = now
-            holding = ledger.publish(names, hits, fresh)
+            holding = ledger.publish(runs[request], match, fresh)
             rest = outputs[request] - 1
             if rest:
                 self._admitted += 1

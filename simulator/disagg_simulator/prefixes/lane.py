@@ -14,6 +14,7 @@ from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Ledger, Mode
 from disagg_simulator.options import DEFAULTS, Lane, Options
 from disagg_simulator.prefixes.instance import NEVER, PrefixInstance
+from disagg_simulator.prefixes.runs import find_runs
 from disagg_simulator.prompts import Prompts
 from disagg_simulator.recording import InstanceRecord, Outcome, Recording
 from disagg_simulator.routing import Routing, routing_for
@@ -27,6 +28,7 @@ def applies(deployment: Deployment, requests: Columns, options: Options) -> bool
         and replace(options, lane=Lane.AUTO) == DEFAULTS
         and options.lane in (Lane.AUTO, Lane.FAST)
         and all(map(_plain, deployment.workers))
+        and len({group.block_tokens for group in deployment.workers}) == 1
     )
 
 
@@ -57,13 +59,17 @@ def simulate_prefixes(
     recording = Recording.empty(deployment, requests, seed=seed)
     prompts = Prompts(requests, deployment)
     routing = routing or routing_for(deployment, prompts, seed=seed)
-    instances = _instances(deployment, recording, routing)
-    _run(requests, recording, instances, routing, prompts)
+    _run(requests, recording, _instances(deployment, prompts, recording, routing), routing)
     return recording
 
 
-def _instances(deployment: Deployment, recording: Recording, routing: Routing) -> list[PrefixInstance]:
+def _instances(
+    deployment: Deployment, prompts: Prompts, recording: Recording, routing: Routing
+) -> list[PrefixInstance]:
     instances: list[PrefixInstance] = []
+    block, names = deployment.workers[0].block_tokens, prompts.table(deployment.workers[0])
+    lengths = recording.requests.input_tokens
+    runs, blocks = find_runs(names, [len(name) * block == tokens for name, tokens in zip(names, lengths, strict=True)])
     for group in deployment.workers:
         model = group.time_model
         assert isinstance(model, CountedTimeModel)
@@ -76,14 +82,14 @@ def _instances(deployment: Deployment, recording: Recording, routing: Routing) -
                 capacity_tokens=group.capacity_tokens,
             )
             recording.instances.append(record)
-            instances.append(PrefixInstance(number, group, model, recording=recording, record=record))
+            instances.append(
+                PrefixInstance(number, group, model, runs=runs, lengths=blocks, recording=recording, record=record)
+            )
             routing.joined(number, group)
     return instances
 
 
-def _run(
-    requests: Columns, recording: Recording, instances: list[PrefixInstance], routing: Routing, prompts: Prompts
-) -> None:
+def _run(requests: Columns, recording: Recording, instances: list[PrefixInstance], routing: Routing) -> None:
     arrivals, inputs, outputs = requests.arrival_seconds, requests.input_tokens, requests.output_tokens
     placed, also_placed = recording.prefill_instance, recording.decode_instance
     choose, dispatched, prefilled, ended = routing.choose, routing.dispatched, routing.prefilled, routing.ended
@@ -114,7 +120,7 @@ def _run(
                 recording.end_seconds = now
             else:
                 dispatched(number, request, prompt)
-                if instance.arrive(request, prompts.keys(request, instance.group), now=now):
+                if instance.arrive(request, now=now):
                     if instance.due == NEVER:
                         free.append(instance)
                     else:
