@@ -33,6 +33,14 @@ class PlannerMode(StrEnum):
 class BatchPolicy(StrEnum):
     PREFILL_FIRST = "prefill-first"
     CHUNKED = "chunked"
+    ITERATION = "iteration"
+    STATIC = "static"
+
+
+class QueueOrder(StrEnum):
+    FCFS = "fcfs"
+    SHORTEST_FIRST = "shortest-first"
+    PREEMPTIVE = "preemptive"
 
 
 class Admission(StrEnum):
@@ -64,7 +72,14 @@ class WorkerConfig(Config):
     admission: Admission = setting(
         Admission.PREEMPT, "preempt (recompute when KV runs out) or reserve (input + max_tokens)"
     )
-    batch_policy: BatchPolicy = setting(BatchPolicy.PREFILL_FIRST, "prefill-first or chunked, of a colocated worker")
+    batch_policy: BatchPolicy = setting(
+        BatchPolicy.PREFILL_FIRST,
+        "prefill-first or chunked, of a colocated worker; iteration (prompts and decodes together, no budget) and "
+        "static (a batch runs until all are done) are baselines",
+    )
+    queue_order: QueueOrder = setting(
+        QueueOrder.FCFS, "who is next: fcfs, shortest-first (with ageing), or preemptive (prompts under way ranked too)"
+    )
     chunk_tokens: int = setting(512, "token budget of an iteration under chunked, decode tokens included", low=1)
     max_batched_tokens: int = setting(2048, "prompt tokens of one iteration; a longer prompt goes alone", low=1)
     prefill_burst: int = setting(

@@ -74,6 +74,7 @@ def build(config: WorkerConfig) -> Simulated:
                 chunk_tokens=config.chunk_tokens,
                 max_sequences=config.max_sequences,
                 prefill_burst=config.prefill_burst or None,
+                queue_order=config.queue_order,
                 pipeline=config.pipeline,
             ),
             time_model=Roofline(instance),

@@ -49,10 +49,11 @@ Event skipping (a simulator's driver)
 A prefill instance with `FirstToken.PREFILL`, and `Admission.RESERVE`, is how the reference rows count.
 """
 
-from disagg_contract.config import Admission, BatchPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.loop import BatchingLoop
+from disagg_engine.batching.speculation import Speculation
 from disagg_engine.batching.types import (
     Admitted,
     Completed,
@@ -82,8 +83,10 @@ __all__ = [
     "Gap",
     "Iteration",
     "Plan",
+    "QueueOrder",
     "Request",
     "Role",
+    "Speculation",
     "Transfer",
     "Work",
 ]

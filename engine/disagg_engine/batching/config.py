@@ -6,9 +6,11 @@ The defaults are those of the reference rows; pods differ in `admission` alone (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
-from disagg_contract.config import Admission, BatchPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
+from disagg_engine.batching.speculation import Speculation
 from disagg_engine.errors import SettingError
 
 
@@ -17,20 +19,28 @@ class BatchingConfig:
     """How one instance batches.
 
     policy: PREFILL_FIRST composes an iteration of whole prompts, if any wait and fit, else of all decodes; CHUNKED of
-        all decodes and of prompt chunks that fill up a token budget.
+        all decodes and of prompt chunks that fill up a token budget; ITERATION of all decodes and of all prompts that
+        get room, whole (ORCA's iteration-level scheduling); STATIC forms a batch only when the one before it is done
+        to the last request, and computes ended ones along until then (request-level scheduling, the baseline).
     admission: how much KV room a request needs before it may start. RESERVE: prompt and max_tokens, so that it can
-        never run out; PREEMPT: the tokens known so far, and when room runs out the last admitted is thrown out and
-        computed again later.
+        never run out; PREEMPT: the tokens known so far, and when room runs out the last admitted of the lowest priority
+        is thrown out and computed again later.
     max_batched_tokens: most prompt tokens in a prefill-first iteration; a longer prompt runs alone.
     fill_tokens: L_m, the prompt tokens at which a prefill instance is efficient: role `prefill` batches short prompts
         up to it instead of up to max_batched_tokens, since more only delays the first of them.
     chunk_tokens: token budget of a chunked iteration, decodes included.
     max_sequences: most sequences that run (or are pulled) at once.
     prefill_burst: most prefill iterations in a row while a decode waits (case WB9). None, the default of the reference
-        rows, is unbounded: then endless arrivals can starve running decodes. Has no effect on `chunked`, which never
-        leaves a decode out.
+        rows, is unbounded: then endless arrivals can starve running decodes. Has no effect on the policies that never
+        leave a decode out.
     watermark: share of the pool that `preempt` admission leaves free, so that a request just admitted does not throw
         another out at its next token.
+    queue_order: who of the waiting is next (`queue`).
+    ageing_seconds_per_token: how long a request has to wait for each prompt token it is longer than another, until it
+        goes before it, where the order is not FCFS. A millisecond is some ten times what computing a token takes.
+    scheduling_overhead_seconds: from a request's arrival until it can take part (tokenising, scheduling); once a
+        request, on the instance that computes its prompt (case SM12). Part of TTFT, and 0 in all reference rows.
+    speculation: draft tokens are verified several at a time; None: one token a step.
     pipeline: pipeline stages, which is how many iterations may be in flight.
     """
 
@@ -43,6 +53,10 @@ class BatchingConfig:
     max_sequences: int = 256
     prefill_burst: int | None = None
     watermark: float = 0.01
+    queue_order: QueueOrder = QueueOrder.FCFS
+    ageing_seconds_per_token: float = 0.001
+    scheduling_overhead_seconds: float = 0.0
+    speculation: Speculation | None = None
     pipeline: int = 1
 
     def __post_init__(self) -> None:
@@ -54,6 +68,10 @@ class BatchingConfig:
             raise SettingError(field="prefill_burst", value=self.prefill_burst, wanted="at least 1, or None")
         if not 0.0 <= self.watermark < 1.0:
             raise SettingError(field="watermark", value=self.watermark, wanted="at least 0 and below 1")
+        for field in ("ageing_seconds_per_token", "scheduling_overhead_seconds"):
+            seconds = getattr(self, field)
+            if not (isfinite(seconds) and seconds >= 0.0):
+                raise SettingError(field=field, value=seconds, wanted="a finite number of seconds, 0 or more")
 
     @property
     def prefill_limit_tokens(self) -> int:
@@ -61,3 +79,8 @@ class BatchingConfig:
         if self.role is Role.PREFILL:
             return min(self.fill_tokens, self.max_batched_tokens)
         return self.max_batched_tokens
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all that decode gain one token in every decode iteration (`lockstep`)."""
+        return self.pipeline == 1 and self.speculation is None

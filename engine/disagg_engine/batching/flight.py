@@ -22,13 +22,13 @@ from disagg_engine.batching.types import Gap, Iteration
 class Flight(msgspec.Struct, eq=False):
     """See the module's text.
 
-    takes: prompt chunks, and with pipeline stages decodes, as (sequence, start_tokens, new_tokens, emits).
+    takes: prompt chunks, and with pipeline stages decodes, as (sequence, start_tokens, new_tokens, outputs).
     decodes: whether the lockstep takes part. done: steps of the window that have been accounted for already, because
     it was cut; tokens and gaps: what they brought.
     """
 
     iteration: Iteration
-    takes: list[tuple[Sequence, int, int, bool]]
+    takes: list[tuple[Sequence, int, int, int]]
     decodes: bool
     end_seconds: float
     steps: int

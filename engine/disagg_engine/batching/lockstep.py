@@ -9,6 +9,8 @@ one sequence as for two hundred. What happens to single ones is kept in calendar
     fills       a block gets full whose key others could find
 
 Members join and leave between steps only; a sequence that becomes able to decode during one waits for its end.
+
+A static batch is computed at its full size until its last request is done: members that end stay in it as ballast.
 """
 
 from __future__ import annotations
@@ -38,15 +40,25 @@ class Lockstep:
         self._block = block_tokens
         self._grows = grows
         self._offsets = 0
+        self._ballast = 0
         self._ends: list[_Due] = []
         self.fills: list[_Due] = []
         """When members fill blocks that have a key; empty as long as nobody has one."""
         self._growths: dict[int, list[Sequence]] = {}
 
     @property
+    def batch_sequences(self) -> int:
+        """Sequences that a step computes: the members, and ballast."""
+        return self.size + self._ballast
+
+    @property
     def context_tokens(self) -> int:
-        """KV tokens that all members hold."""
-        return self._offsets + self.size * self.steps
+        """KV tokens that they all hold."""
+        return self._offsets + (self.size + self._ballast) * self.steps
+
+    def drop_ballast(self) -> None:
+        """The batch is done; needs that nobody is left in it."""
+        self._ballast = self._offsets = 0
 
     def join(self, sequence: Sequence) -> None:
         """A running sequence that decodes takes part from the next step on."""
@@ -68,11 +80,14 @@ class Lockstep:
         if sequence.keys:
             self.watch_fill(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
-        """A member has ended or lost its room; its share of a step in flight is lost."""
+    def leave(self, sequence: Sequence, *, stays: bool = False) -> None:
+        """A member has ended or lost its room; its share of a step in flight is lost. `stays`: as ballast."""
         steps = self.steps
         self.size -= 1
-        self._offsets -= sequence.held
+        if stays:
+            self._ballast += 1
+        else:
+            self._offsets -= sequence.held
         sequence.held += steps
         sequence.made += steps
         sequence.lockstep = None

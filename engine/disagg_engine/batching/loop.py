@@ -75,8 +75,9 @@ class BatchingLoop:
         self.ledger = ledger
         self.event_skipping = event_skipping
         self._time_model = time_model
-        self._windows = event_skipping and config.pipeline == 1 and time_model.decode_window(1, 1, 1) is not None
+        self._windows = event_skipping and config.in_lockstep and time_model.decode_window(1, 1, 1) is not None
         self._counted = time_model.counted_seconds if isinstance(time_model, CountedTimeModel) else None
+        self._speculation = config.speculation
         self._record_gaps = record_gaps
         self._composer: Composer = composer_for(config)
         self._roster = Roster(config=config, ledger=ledger)
@@ -102,9 +103,12 @@ class BatchingLoop:
             raise ClockError(what="request submitted", now_seconds=now, seen_seconds=self._submit_seconds)
         sequence = self._roster.enter(request, now=now)
         self._submit_seconds = now
-        # Behind another one that waits it changes nothing, and one to be pulled takes no part before its KV comes.
-        if self._windows and sequence is self._roster.waiting[0] and not (sequence.remote and not self._roster.grows):
-            self._cut_to_admit(now)
+        if self._windows and self._in_flight and now < self._in_flight[0].end_seconds:
+            if sequence.ready_seconds > now:
+                self._cut(now)  # the next plan looks ahead to it
+            # Behind another one that waits it changes nothing, and one to be pulled takes no part before its KV comes.
+            elif sequence is self._roster.waiting.head(now) and not (sequence.remote and not self._roster.grows):
+                self._cut_to_admit(now)
         self._mark(now)
 
     def needed_tokens(self, request: Request) -> int:
@@ -214,10 +218,10 @@ class BatchingLoop:
         roster = self._roster
         if roster.ended:
             roster.close_ended()
-        waiting = roster.waiting
-        if waiting and waiting[0].remote and waiting[0].ready_seconds <= now:
+        head = roster.waiting.head(now) if roster.waiting else None
+        if head is not None and head.remote:
             # Its room is then missing to those who decode, and what they fill may be what it looks for.
-            if self._windows and (roster.grows or self._lockstep.fills) and roster.may_admit():
+            if self._windows and (roster.grows or self._lockstep.fills) and roster.may_admit(now=now):
                 self._cut(now)
             roster.admit_pulls(now=now)
         return roster.take_transfers()
@@ -301,7 +305,7 @@ class BatchingLoop:
         if self._free_seconds > now:
             return self._free_seconds
         roster = self._roster
-        if self.config.pipeline == 1 and not roster.arriving and not roster.waiting:
+        if self.config.in_lockstep and not roster.arriving and not roster.waiting:
             return None
         ready = roster.ready_seconds(now=now)
         return None if ready == _NEVER else ready
@@ -319,7 +323,7 @@ class BatchingLoop:
             self._windows
             and self._in_flight
             and self._composer.admits(self._lockstep.size)
-            and self._roster.may_admit()
+            and self._roster.may_admit(now=now)
         ):
             self._cut(now)
 
@@ -354,14 +358,14 @@ class BatchingLoop:
         end = flight.end_seconds
         if flight.decodes:
             self._complete_decodes(flight, works, emissions)
-        for sequence, start, tokens, emits in flight.takes:
+        for sequence, start, tokens, outputs in flight.takes:
             if not sequence.flying:
                 continue  # it was cancelled, ended or failed meanwhile
             sequence.flying = False
             sequence.held = start + tokens
             self.ledger.commit(sequence.request_id, sequence.held)
-            works.append(Work(sequence.request_id, start, tokens, emits))
-            if emits:
+            works.append(Work(sequence.request_id, start, tokens, outputs > 0))
+            for _ in range(outputs):
                 before = sequence.last_token_seconds
                 emission = self._emit(sequence, end)
                 flight.tokens += 1
@@ -369,9 +373,8 @@ class BatchingLoop:
                     flight.gaps.append(Gap(end - before, 1))
                 if not self.event_skipping or emission.index == 1 or emission.last:
                     emissions.append(emission)
-                if emission.last:
-                    continue
-            self._roster.place(sequence)
+            if not sequence.ended:
+                self._roster.place(sequence)
         return Completed(
             iteration=flight.iteration,
             works=tuple(works),
@@ -436,17 +439,23 @@ class BatchingLoop:
         number = self._number + 1
         sequences = context = 0
         if view.decodes:
-            sequences, context = lockstep.size, lockstep.context_tokens
+            sequences, context = lockstep.batch_sequences, lockstep.context_tokens
         chunks: list[Chunk] = []
-        takes: list[tuple[Sequence, int, int, bool]] = []
+        verified: list[Chunk] = []
+        takes: list[tuple[Sequence, int, int, int]] = []
         for sequence, tokens in view.takes:
             held, missing = sequence.held, sequence.missing
+            outputs = int(tokens == missing)
             if missing == 1 and held > 0:
                 sequences += 1
                 context += held
+                if self._speculation is not None:
+                    outputs = tokens
+                    verified.append(Chunk(held, self._speculation.draft_tokens + 1))
+                    sequence.verified += 1
             else:
                 chunks.append(Chunk(held, tokens))
-            takes.append((sequence, held, tokens, tokens == missing))
+            takes.append((sequence, held, tokens, outputs))
             sequence.flying = True
             sequence.served = number
         steps, growth = 1, 0.0
@@ -457,14 +466,11 @@ class BatchingLoop:
             first = self._counted_seconds(chunks, sequences, context) * slowdown
             end = free = now + first
         else:
-            cost = self._time_model.iteration_seconds(
-                BatchShape(chunks=tuple(chunks), decode_sequences=sequences, decode_context_tokens=context)
-            )
-            first = cost.seconds * slowdown
+            first, stage = self._price(chunks, verified, sequences, context)
             end = now + first
             if self._in_flight:  # a batch cannot overtake the one before it in the pipeline
                 end = max(end, self._in_flight[-1].end_seconds)
-            free = end if self.config.pipeline == 1 else now + cost.stage_seconds * slowdown
+            free = end if self.config.pipeline == 1 else now + stage
         self._number += steps
         iteration = Iteration(
             number=number,
@@ -481,6 +487,21 @@ class BatchingLoop:
         self._in_flight.append(Flight(iteration, takes, view.decodes, end, steps))
         self._free_seconds = free
         return iteration
+
+    def _price(self, chunks: list[Chunk], verified: list[Chunk], sequences: int, context: int) -> tuple[float, float]:
+        """Seconds of an iteration, and of one stage's share. With speculation decodes are verified as chunks."""
+        model = self._time_model
+        plain = BatchShape(chunks=tuple(chunks), decode_sequences=sequences, decode_context_tokens=context)
+        if not verified or self._speculation is None:
+            cost = model.iteration_seconds(plain)
+            return cost.seconds * self._slowdown, cost.stage_seconds * self._slowdown
+        cost = model.iteration_seconds(BatchShape(chunks=(*chunks, *verified)))
+        step = model.iteration_seconds(BatchShape(decode_sequences=sequences, decode_context_tokens=context))
+        passes = self._speculation.draft_tokens * self._speculation.draft_cost
+        return (
+            (cost.seconds + passes * step.seconds) * self._slowdown,
+            (cost.stage_seconds + passes * step.stage_seconds) * self._slowdown,
+        )
 
     def _counted_seconds(self, chunks: list[Chunk], sequences: int, context: int) -> float:
         """What `iteration_seconds` says, without the objects."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from disagg_contract.config import BatchPolicy
+from disagg_contract.config import BatchPolicy, QueueOrder
 from disagg_engine.batching.config import BatchingConfig
+from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.view import View
 
 
@@ -29,6 +30,10 @@ def composer_for(config: BatchingConfig) -> Composer:
     """The composer of the configured policy."""
     if config.policy is BatchPolicy.CHUNKED:
         return Chunked(config)
+    if config.policy is BatchPolicy.ITERATION:
+        return IterationLevel()
+    if config.policy is BatchPolicy.STATIC:
+        return Static()
     return PrefillFirst(config)
 
 
@@ -76,25 +81,78 @@ class PrefillFirst:
 class Chunked:
     """All decodes, then prompt chunks with what is left of the token budget.
 
-    Decodes count against the budget but are never left out for it. Prompts under way go before new ones, and after a
-    preemption nothing is admitted in the same iteration.
+    Decodes count against the budget but are never left out for it. Prompts under way go before new ones, unless the
+    queue's order is preemptive: then a waiting one that ranks before a prompt under way is admitted and goes first, and
+    the other one keeps what it has. After a preemption (of room) nothing is admitted in the same iteration.
     """
 
     def __init__(self, config: BatchingConfig) -> None:
         self._budget = config.chunk_tokens
+        self._preemptive = config.queue_order is QueueOrder.PREEMPTIVE
 
     def compose(self, view: View, /) -> None:
         left = self._budget - view.decode()
-        for sequence in view.prefilling():
+        under_way = view.prefilling()
+        if self._preemptive:
+            under_way.sort(key=view.rank)
+        for sequence in under_way:
+            if self._preemptive:
+                left = self._admit(view, left, before=sequence)
             if left <= 0:
                 return
             tokens = min(sequence.missing, left)
             view.take(sequence, tokens)
             left -= tokens
-        while left > 0 and not view.preempted and (head := view.head()) is not None and view.admit():
-            tokens = min(head.missing, left)
-            view.take(head, tokens)
-            left -= tokens
+        self._admit(view, left, before=None)
 
     def admits(self, decoding: int, /) -> bool:
         return decoding < self._budget
+
+    def _admit(self, view: View, left: int, *, before: Sequence | None) -> int:
+        """Fill the budget from the queue, with those alone that rank before a sequence; what is left of it."""
+        while left > 0 and not view.preempted and (head := view.head()) is not None:
+            if (before is not None and view.rank(head) >= view.rank(before)) or not view.admit():
+                break
+            tokens = min(head.missing, left)
+            view.take(head, tokens)
+            left -= tokens
+        return left
+
+
+class IterationLevel:
+    """All decodes and all prompts that get room, whole, in the same iteration (Yu et al., OSDI 2022).
+
+    Requests join and leave between any two iterations, and nothing bounds how long a prompt makes the decodes wait.
+    """
+
+    def compose(self, view: View, /) -> None:
+        view.decode()
+        for sequence in view.prefilling():
+            view.take(sequence, sequence.missing)
+        while not view.preempted and (head := view.head()) is not None and view.admit():
+            view.take(head, head.missing)
+
+    def admits(self, decoding: int, /) -> bool:
+        return True
+
+
+class Static:
+    """A batch of all that wait and fit; the next one is formed when all of it are done.
+
+    Those who end early are computed along, as padding, until then (not with pipeline stages or speculation). Tokens
+    reach their clients as they come, which flatters it: early request-level servers answered with the whole batch.
+    """
+
+    def compose(self, view: View, /) -> None:
+        if view.busy():
+            for sequence in view.prefilling():
+                view.take(sequence, sequence.missing)
+        else:
+            view.new_batch()
+            while (head := view.head()) is not None and view.admit():
+                view.take(head, head.missing)
+        if not view.takes:
+            view.decode()
+
+    def admits(self, decoding: int, /) -> bool:
+        return decoding == 0

@@ -13,13 +13,12 @@ who has arrived.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from math import inf
 
-from disagg_contract.config import Admission
+from disagg_contract.config import Admission, BatchPolicy
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.lockstep import Lockstep
+from disagg_engine.batching.queue import Queue
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import Counts, EndReason, Request, Transfer
 from disagg_engine.errors import DuplicateRequestError, RequestTooLargeError, UnknownRequestError
@@ -45,10 +44,11 @@ class Roster:
         self.lockstep = Lockstep(block_tokens=ledger.block_tokens, grows=self.grows)
         self.prefilling: dict[int, Sequence] = {}
         self.arriving: list[Sequence] = []
-        self._sorted = config.pipeline == 1
+        self._sorted = config.in_lockstep
+        self._static = config.policy is BatchPolicy.STATIC
+        self._overhead = config.scheduling_overhead_seconds
         self._live: dict[str, Sequence] = {}
-        self.waiting: deque[Sequence] = deque()
-        """The queue; those that have not arrived yet, because their driver knows ahead, included."""
+        self.waiting = Queue(config)
         self._pulling: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._holding: dict[str, Sequence] = {}
@@ -77,22 +77,13 @@ class Roster:
         """Those in lockstep, in the order they were admitted."""
         return [sequence for sequence in self._running.values() if sequence.lockstep is not None]
 
-    def last_admitted(self) -> Iterator[Sequence]:
-        """Those that run and have not ended, last admitted first."""
-        return (sequence for sequence in reversed(self._running.values()) if not sequence.ended)
-
-    def head(self) -> Sequence | None:
-        """The first of the queue, arrived or not."""
-        return self.waiting[0] if self.waiting else None
-
     def runs(self, sequence: Sequence) -> bool:
         """Whether it runs and has not ended."""
         return not sequence.ended and self._running.get(sequence.request_id) is sequence
 
     def ready_seconds(self, *, now: float) -> float:
         """When the first of those known of, but only ready later than `now`, is ready; infinite if nobody is."""
-        head = self.waiting[0] if self.waiting else None
-        first = head.ready_seconds if head is not None and head.ready_seconds > now else inf
+        first = self.waiting.next_ready(now)
         if self.arriving or not self._sorted:
             for sequence in self.arriving if self._sorted else self.running():
                 if now < sequence.ready_seconds < first:
@@ -122,14 +113,16 @@ class Roster:
             self._refused += 1
             raise RequestTooLargeError(request_id=request_id, needed_tokens=needed, capacity_tokens=self._capacity)
         sequence = Sequence.of(request, arrival_seconds=now)
+        if not sequence.remote:
+            sequence.ready_seconds += self._overhead
         self._live[request_id] = sequence
-        self.waiting.append(sequence)
+        self.waiting.push(sequence)
         return sequence
 
     def admit_head(self, *, now: float) -> bool:
         """Give the head of the queue room and move it to running, or to pulling; False if it must wait."""
-        sequence = self.waiting[0]
-        if sequence.ready_seconds > now or self._active() >= self._most:
+        sequence = self.waiting.head(now)
+        if sequence is None or self._active() >= self._most:
             return False
         known = sequence.known
         room, headroom = self._room(sequence)
@@ -138,7 +131,7 @@ class Roster:
         )
         if cached is None:
             return False
-        self.waiting.popleft()
+        self.waiting.take(sequence)
         self._queried += known
         self._hit += cached
         sequence.cached = sequence.held = cached
@@ -156,11 +149,11 @@ class Roster:
                 self.prefilling[sequence.order] = sequence
         return True
 
-    def may_admit(self) -> bool:
+    def may_admit(self, *, now: float) -> bool:
         """Whether the head of the queue may get room now; False only if it surely does not."""
-        if not self.waiting or self._active() >= self._most:
+        head = self.waiting.head(now)
+        if head is None or self._active() >= self._most:
             return False
-        head = self.waiting[0]
         room, headroom = self._room(head)
         if head.keys:
             if self.lockstep.fills and self.lockstep.steps_to_fill() is not None:
@@ -170,8 +163,15 @@ class Roster:
 
     def admit_pulls(self, *, now: float) -> None:
         """Give room to as many requests to be pulled as stand at the head of the queue and fit."""
-        while self.waiting and self.waiting[0].remote and self.admit_head(now=now):
+        if self._static and self.busy:
+            return
+        while (head := self.waiting.head(now)) is not None and head.remote and self.admit_head(now=now):
             pass
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody runs."""
+        return len(self._running) > len(self.ended)
 
     def take_transfers(self) -> tuple[Transfer, ...]:
         """Transfers that have got room since the last call; the loop tells them before it returns to its driver."""
@@ -213,16 +213,16 @@ class Roster:
         sequence = self._pulled(request_id, now=now)
         self.ledger.close(request_id)
         sequence.held = 0
-        self.waiting.appendleft(sequence)
+        self.waiting.push_front(sequence)
 
     def preempt(self, victim: Sequence) -> None:
         """Throw a running request out: its room is free, and it waits at the front to be computed again."""
-        self._stop_running(victim)
+        self._stop_running(victim, stays=False)
         self.ledger.close(victim.request_id)
         victim.held = 0
         victim.preemptions += 1
         self._preemptions += 1
-        self.waiting.appendleft(victim)
+        self.waiting.push_front(victim)
 
     def grow_members(self, preempted: list[str]) -> None:
         """Room for the next token of everybody in lockstep, if need be by throwing out the last admitted."""
@@ -241,10 +241,13 @@ class Roster:
                 self.ledger.grow(sequence.request_id, sequence.room + 1)
                 lockstep.grown(sequence)
 
-    def make_room(self, sequence: Sequence, preempted: list[str]) -> bool:
-        """Room for the sequence's next token, if need be by throwing out the last admitted. False: it was the last."""
-        while not self.ledger.grow(sequence.request_id, sequence.computed + 1):
-            victim = next((s for s in self.last_admitted() if not s.flying), sequence)
+    def make_room(self, sequence: Sequence, preempted: list[str], *, tokens: int = 1) -> bool:
+        """Room for the sequence's next tokens, if need be by throwing out the last admitted of the lowest priority.
+
+        False: that was the sequence itself.
+        """
+        while not self.ledger.grow(sequence.request_id, sequence.computed + tokens):
+            victim = max((s for s in self.running() if not s.flying), key=_dispensable)
             self.preempt(victim)
             preempted.append(victim.request_id)
             if victim is sequence:
@@ -259,7 +262,7 @@ class Roster:
     def end_by_length(self, sequence: Sequence) -> None:
         """A running request has its last token. Its room stays until `close_ended`, for the driver to read."""
         if sequence.lockstep is not None:
-            self.lockstep.leave(sequence)
+            self.lockstep.leave(sequence, stays=self._static)
         elif self._sorted:
             self.prefilling.pop(sequence.order, None)
         sequence.ended = True
@@ -328,10 +331,10 @@ class Roster:
         sequence.order = self._orders
         self._running[sequence.request_id] = sequence
 
-    def _stop_running(self, sequence: Sequence) -> None:
+    def _stop_running(self, sequence: Sequence, *, stays: bool) -> None:
         del self._running[sequence.request_id]
         if sequence.lockstep is not None:
-            self.lockstep.leave(sequence)
+            self.lockstep.leave(sequence, stays=stays)
         else:
             self.prefilling.pop(sequence.order, None)
 
@@ -357,7 +360,7 @@ class Roster:
     def _leave(self, sequence: Sequence, *, keep: bool) -> None:
         request_id = sequence.request_id
         if request_id in self._running:
-            self._stop_running(sequence)
+            self._stop_running(sequence, stays=self._static)
             self._put_away(sequence, keep=keep)
             return
         if self._pulling.pop(request_id, None) is not None:
@@ -369,3 +372,7 @@ class Roster:
 
 def _order(sequence: Sequence) -> int:
     return sequence.order
+
+
+def _dispensable(sequence: Sequence) -> tuple[int, int]:
+    return -sequence.request.priority, sequence.order

@@ -27,8 +27,9 @@ class Sequence(msgspec.Struct, eq=False):
     instead. joined_step: the lockstep's step at which it came in. fill_step: the one at which it fills its next block
     that has a key. order: grows with each admission; a preempted sequence gets a new one. room: tokens of room in the
     ledger, whole blocks. served: number of the last iteration it took part in; pipeline micro-batches go round by it.
-    flying: its chunk, or with pipeline stages its decode, is part of an iteration in flight. ended: it has emitted its
-    last token, and its room is taken back at the next plan.
+    verified: decode steps it took with speculation. queued: it waits, in that place. recalled: it waits again, having
+    lost its room. flying: its chunk, or with pipeline stages its decode, is part of an iteration in flight. ended: it
+    has emitted its last token, and its room is taken back at the next plan.
     """
 
     request: Request
@@ -52,6 +53,10 @@ class Sequence(msgspec.Struct, eq=False):
     cached: int = 0
     preemptions: int = 0
     served: int = 0
+    verified: int = 0
+    queued: bool = False
+    place: int = 0
+    recalled: bool = False
     flying: bool = False
     ended: bool = False
 

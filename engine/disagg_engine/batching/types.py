@@ -43,6 +43,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     and the output's too where they are known beforehand.
     `remote_kv`: the prompt's KV is to be pulled from elsewhere instead of computed here.
     `keep_kv`: when the request ends by length or `finish`, its KV stays pinned until `release` (a prefill leg).
+    `priority`: requests of a higher one get room first, and lose it last.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     block_keys: tuple[Hashable, ...] = ()
     remote_kv: bool = False
     keep_kv: bool = False
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1:

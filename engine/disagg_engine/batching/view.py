@@ -21,6 +21,8 @@ class View:
     def __init__(self, roster: Roster, *, config: BatchingConfig) -> None:
         self._roster = roster
         self._pipeline = config.pipeline
+        self._in_lockstep = config.in_lockstep
+        self._speculation = config.speculation
         self.open(float("-inf"))
 
     def open(self, now: float) -> None:
@@ -39,14 +41,14 @@ class View:
 
     def prefilling(self) -> list[Sequence]:
         """Running sequences with more than a decode to compute that may take part, in the order they were admitted."""
-        if self._pipeline == 1:
+        if self._in_lockstep:
             prefilling = self._roster.prefilling
             return list(prefilling.values()) if prefilling else []
         return [s for s in self._candidates() if not s.decodes]
 
     def can_decode(self) -> bool:
         """Whether a running sequence could decode now."""
-        if self._pipeline == 1:
+        if self._in_lockstep:
             return self._roster.lockstep.size > 0
         return any(s.decodes for s in self._candidates())
 
@@ -57,29 +59,54 @@ class View:
         it takes whoever waited longest.
         """
         roster = self._roster
-        if self._pipeline == 1:
+        if self._in_lockstep:
             if roster.grows:
                 roster.grow_members(self.preempted)
             self.decodes = roster.lockstep.size > 0
             return roster.lockstep.size
         ready = [s for s in self._candidates() if s.decodes]
-        if ready:
+        if ready and self._pipeline > 1:
             share = -(-sum(1 for s in roster.running() if s.decodes) // self._pipeline)
             ready = sorted(ready, key=_served)[:share]
-        taken = [s for s in ready if s.held > 0 and roster.make_room(s, self.preempted)]
+        takes = []
+        for sequence in ready:
+            tokens = self._decode_tokens(sequence)
+            if sequence.held > 0 and roster.make_room(sequence, self.preempted, tokens=tokens):
+                takes.append((sequence, tokens))
         # The order is not that of admission, so a later one may have thrown out one taken before it.
-        taken = [s for s in taken if s.held > 0]
-        self.takes.extend((s, 1) for s in taken)
-        return len(taken)
+        takes = [take for take in takes if take[0].held > 0]
+        self.takes.extend(takes)
+        return len(takes)
+
+    def _decode_tokens(self, sequence: Sequence) -> int:
+        speculation = self._speculation
+        if speculation is None:
+            return 1
+        tokens = speculation.tokens(sequence.request_id, sequence.verified)
+        return min(tokens, sequence.max_tokens - sequence.made)
 
     def head(self) -> Sequence | None:
         """The first of the queue, if it has arrived. Requests to be pulled before it are given room on the way."""
         waiting = self._roster.waiting
-        if waiting and waiting[0].remote:
-            self._roster.admit_pulls(now=self.now)
-        if not waiting or waiting[0].remote or waiting[0].ready_seconds > self.now:
+        if not waiting:
             return None
-        return waiting[0]
+        head = waiting.head(self.now)
+        if head is not None and head.remote:
+            self._roster.admit_pulls(now=self.now)
+            head = waiting.head(self.now)
+        return None if head is None or head.remote else head
+
+    def rank(self, sequence: Sequence) -> tuple[int, float]:
+        """The smaller, the sooner it should be computed, be it waiting or under way."""
+        return -sequence.request.priority, self._roster.waiting.rank(sequence)
+
+    def busy(self) -> bool:
+        """Whether anybody runs."""
+        return self._roster.busy
+
+    def new_batch(self) -> None:
+        """Those who were computed along with a batch that is done are no longer; needs that nobody runs."""
+        self._roster.lockstep.drop_ballast()
 
     def head_tokens(self, head: Sequence) -> int:
         """Tokens the head has to compute, what is cached now left out."""

@@ -16,6 +16,7 @@ from disagg_engine.batching import (
     BatchingLoop,
     BatchPolicy,
     FirstToken,
+    QueueOrder,
     Request,
     Role,
 )
@@ -39,6 +40,7 @@ class Item:
     fate: str
     after: float
     pull: float | None
+    priority: int
 
 
 times = st.integers(0, 4_000).map(lambda n: n * 0.000_777_7)
@@ -56,6 +58,7 @@ items = st.lists(
         fate=st.sampled_from(["length", "length", "length", "finish", "cancel", "fail"]),
         after=times,
         pull=st.one_of(st.none(), times),
+        priority=st.sampled_from([0, 0, 1, -1]),
     ),
     min_size=1,
     max_size=20,
@@ -71,6 +74,9 @@ configs = st.builds(
     max_sequences=st.sampled_from([1, 3, 256]),
     prefill_burst=st.sampled_from([None, 1, 3]),
     watermark=st.sampled_from([0.0, 0.01, 0.1]),
+    queue_order=st.sampled_from(list(QueueOrder)),
+    ageing_seconds_per_token=st.sampled_from([0.0, 0.001, 0.1]),
+    scheduling_overhead_seconds=st.sampled_from([0.0, 0.0, 0.021_377]),
     pipeline=st.sampled_from([1, 1, 1, 2]),
 )
 
@@ -123,6 +129,7 @@ def run_once(
             block_keys=tuple(("common", n) if n < item.shared else (name, n) for n in range(whole)),
             remote_kv=item.remote,
             keep_kv=item.keep,
+            priority=item.priority,
         )
         if loop.needed_tokens(request) > room.capacity_tokens:
             return

@@ -14,8 +14,10 @@ from disagg_engine.batching import (
     BatchingLoop,
     BatchPolicy,
     FirstToken,
+    QueueOrder,
     Request,
     Role,
+    Speculation,
 )
 from disagg_engine.errors import RequestTooLargeError, UnknownRequestError
 from disagg_engine.kv import BlockLedger, CountingLedger
@@ -36,6 +38,7 @@ class Traffic:
     fate: str
     after: float
     pull_fails: bool
+    priority: int = 0
 
 
 traffic = st.lists(
@@ -50,6 +53,7 @@ traffic = st.lists(
         fate=st.sampled_from(["length", "length", "stop", "cancel", "fail"]),
         after=st.floats(0.0, 3.0),
         pull_fails=st.booleans(),
+        priority=st.sampled_from([0, 0, 1, -1]),
     ),
     min_size=1,
     max_size=25,
@@ -64,6 +68,17 @@ configs = st.builds(
     chunk_tokens=st.sampled_from([16, 100, 512]),
     max_sequences=st.sampled_from([1, 3, 256]),
     prefill_burst=st.sampled_from([None, 1, 3]),
+    queue_order=st.sampled_from(list(QueueOrder)),
+    ageing_seconds_per_token=st.sampled_from([0.0, 0.001, 0.1]),
+    scheduling_overhead_seconds=st.sampled_from([0.0, 0.0021]),
+    speculation=st.sampled_from(
+        [
+            None,
+            None,
+            Speculation(draft_tokens=3, acceptance=0.7),
+            Speculation(draft_tokens=1, acceptance=1.0, draft_cost=0.1),
+        ]
+    ),
     pipeline=st.sampled_from([1, 2, 3]),
 )
 
@@ -86,6 +101,8 @@ def test_wb3_requests_are_conserved_and_nobody_starves(
     run = driver(loop, pull_seconds=lambda transfer: None if transfer.request_id in fails else 0.07, first_token=first)
     fate_of = {str(n): item for n, item in enumerate(items)}
     refused: set[str] = set()
+    stopped: set[str] = set()
+    burst = config.speculation.draft_tokens if config.speculation is not None else 0
 
     def submit(name: str, item: Traffic, now: float) -> None:
         try:
@@ -97,6 +114,7 @@ def test_wb3_requests_are_conserved_and_nobody_starves(
                     block_keys=keys_of(item, name, block),
                     remote_kv=item.remote,
                     keep_kv=item.keep,
+                    priority=item.priority,
                 ),
                 now=now,
             )
@@ -108,7 +126,8 @@ def test_wb3_requests_are_conserved_and_nobody_starves(
 
     def emitted(name: str, index: int, seconds: float) -> None:
         item = fate_of[name]
-        if item.fate == "stop" and index >= item.output // 2:
+        if item.fate == "stop" and index >= item.output // 2 and name not in stopped:
+            stopped.add(name)
             loop.finish(name, now=seconds)
 
     def fail_pull(name: str, now: float) -> None:
@@ -143,7 +162,9 @@ def test_wb3_requests_are_conserved_and_nobody_starves(
         if first is FirstToken.PREFILL and item.remote and item.output == 1 and not item.pull_fails:
             assert got == 0, "its only token was the prefill leg's"
         elif first is FirstToken.PREFILL and item.remote and item.fate == "stop":
-            assert got in (wanted, 2), "the first token here may be the second"
+            assert wanted <= got <= max(wanted, 2) + burst, "the first token here may be the second"
+        elif item.fate == "stop":
+            assert wanted <= got <= wanted + burst, "those verified with the last one come as well"
         else:
             assert got == wanted
     starts = [iteration.start_seconds for iteration in run.iterations]
@@ -176,6 +197,7 @@ def test_counting_and_block_ledgers_give_identical_schedules(
                 max_tokens=item.output,
                 block_keys=tuple((n, index) for index in range(item.prompt // block)) if reserve else (),
                 remote_kv=item.remote,
+                priority=item.priority,
             )
             if loop.needed_tokens(request) <= ledger.capacity_tokens:
                 run.submit(request, at=clock)
