@@ -68,7 +68,8 @@ class InstanceRecord:
     for at a time, above the capacity in an overrun, and how often KV was lost for want of it. The series hold one entry
     a recorded change: at `series_seconds`, the instance had `series_running` sequences, `series_waiting` in its queue
     and `series_kv_tokens` of KV in use; and one entry an iteration (or window of equal decode iterations) in the
-    `slice_*` columns, for timelines. They stay empty unless `Options.series` asks for them.
+    `slice_*` columns, for timelines: prompt tokens computed and sequences decoded in it. They stay empty unless
+    `Options.series` asks for them.
     """
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from disagg_cli.errors import CommandError, UsageError
@@ -13,6 +14,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 ORANGE, BLUE, GREEN, RED, PINK, SKY = "#E69F00", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 BLACK, GREY = "#000000", "#666666"
+
+CAPTION_WIDTH = 110
+"""Letters of a caption that fit beside each other."""
 
 _STYLE: Any = {
     "figure.figsize": (12.8, 7.2),
@@ -77,7 +81,8 @@ def _save(figure: Any, path: str) -> None:
 
 
 def headline(figure: Any, title: str, caption: str) -> None:
-    """The title over all panels, and one smaller line under it: what was simulated."""
+    """The title over all panels, and below it in smaller type what was simulated."""
+    lines = wrap(caption, CAPTION_WIDTH)[:2]
     figure.text(0.012, 0.985, title, fontsize=20, fontweight="bold", va="top")
-    figure.text(0.012, 0.925, caption, fontsize=14, color=GREY, va="top")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 0.88))
+    figure.text(0.012, 0.928, "\n".join(lines), fontsize=14, color=GREY, va="top", linespacing=1.4)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.88 if len(lines) == 1 else 0.845))

@@ -51,7 +51,7 @@ def draw_timeline(
         ):
             queue.step(times[shown], np.frombuffer(column, dtype=np.int32)[shown], color=colour, label=name, **style)
         queue.set_ylabel("requests")
-        queue.set_ylim(bottom=0)
+        queue.set_ylim(0, 1.45 * max(1.0, queue.get_ylim()[1]))
         queue.legend(loc="upper right", ncols=2)
         tokens = np.frombuffer(instance.series_kv_tokens, dtype=np.int64)[shown]
         share = 100 * tokens / max(1, instance.capacity_tokens)

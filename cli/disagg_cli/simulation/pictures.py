@@ -35,7 +35,7 @@ def draw_plots(run: Run, arguments: argparse.Namespace) -> None:
     """The plots of one simulation."""
     result = run.result
     offered = result.stability.offered_requests_per_second
-    rate = "" if offered is None else f" at {offered:.3g} requests/s"
+    rate = "" if offered is None else f"; {offered:.3g} requests/s offered"
     caption = f"{describe(result.deployment)}; {result.workload}{rate}"
     for plot in arguments.plot:
         if not plot.startswith(TIMELINE):

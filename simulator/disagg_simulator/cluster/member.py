@@ -129,4 +129,4 @@ class Member:
         record.slice_start_seconds.append(iteration.start_seconds)
         record.slice_end_seconds.append(iteration.end_seconds)
         record.slice_prompt_tokens.append(iteration.prefill_tokens)
-        record.slice_sequences.append(iteration.decode_sequences + len(iteration.chunks))
+        record.slice_sequences.append(iteration.decode_sequences)
