@@ -1,7 +1,7 @@
 """Decode memory that KV is pushed into, whether there is room or not (ADR 16).
 
 KV that has landed lies in the pool beside that of the admitted requests, and takes room from whoever is to be admitted
-next. What lands where there is no room is dropped: its prompt will be computed again, here. When nothing runs and the
+next. What lands where there is no room is dropped: its prompt is computed again, here. When nothing runs and the
 head of the queue still finds no room, the landed KV itself is what stands in the way (everybody holds a prompt and
 nobody gets the room for an answer); then the latest landed gives way, as often as needed.
 """
@@ -16,14 +16,15 @@ from disagg_engine.kv.protocol import KvLedger
 class LandingLedger:
     """A ledger that shares its room with landed KV. All counts are tokens of room, whole blocks.
 
-    peak_tokens: the most that was asked of the pool at a time, dropped KV at its landing included, so it passes the
-    capacity where there was an overrun. dropped: how often KV was lost for want of room.
+    peak_tokens: the most that was asked of the pool at a time: what it held and the dropped KV of requests that still
+    wait, so it passes the capacity where there was an overrun. dropped: how often KV was lost for want of room.
     """
 
     def __init__(self, ledger: KvLedger) -> None:
         self._ledger = ledger
         self._landed: dict[str, int] = {}
         self._landed_tokens = 0
+        self._missing: dict[str, int] = {}
         self._claimed: set[str] = set()
         self.peak_tokens = 0
         self.dropped = 0
@@ -31,14 +32,13 @@ class LandingLedger:
     def land(self, request_id: str, tokens: int) -> bool:
         """KV of a request arrives, which is not admitted yet; False if it had to be dropped."""
         room = -(-tokens // self.block_tokens) * self.block_tokens
-        asked = self.used_tokens + room
-        self.peak_tokens = max(self.peak_tokens, asked)
-        if asked > self.capacity_tokens:
-            self.dropped += 1
-            return False
+        fits = self.used_tokens + room <= self.capacity_tokens
         self._landed[request_id] = room
         self._landed_tokens += room
-        return True
+        if not fits:
+            self._drop(request_id)
+        self._note()
+        return fits
 
     def claim(self, request_id: str) -> bool:
         """Whether the KV of a request just admitted is still there; told once."""
@@ -50,7 +50,17 @@ class LandingLedger:
     def forget(self, request_id: str) -> None:
         """A request that waits with its KV landed is gone."""
         self._landed_tokens -= self._landed.pop(request_id, 0)
+        self._missing.pop(request_id, None)
         self._claimed.discard(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        room = self._landed.pop(request_id)
+        self._landed_tokens -= room
+        self._missing[request_id] = room
+        self.dropped += 1
+
+    def _note(self) -> None:
+        self.peak_tokens = max(self.peak_tokens, self.used_tokens + sum(self._missing.values()))
 
     @property
     def block_tokens(self) -> int:
@@ -98,21 +108,19 @@ class LandingLedger:
             latest = next((other for other in reversed(self._landed) if other != request_id), None)
             if latest is None or self._ledger.used_tokens:
                 return None
-            self.forget(latest)
-            self.dropped += 1
+            self._drop(latest)
+        self.forget(request_id)
         if own:
-            self.forget(request_id)
             self._claimed.add(request_id)
-        self.peak_tokens = max(self.peak_tokens, self.used_tokens)
+        self._note()
         return cached
 
     def grow(self, request_id: str, room_tokens: int) -> bool:
         if not self._ledger.grow(request_id, room_tokens):
             return False
         while self.free_tokens < 0:  # who runs goes before who has landed
-            self.forget(next(reversed(self._landed)))
-            self.dropped += 1
-        self.peak_tokens = max(self.peak_tokens, self.used_tokens)
+            self._drop(next(reversed(self._landed)))
+        self._note()
         return True
 
     def add_keys(self, request_id: str, keys: Sequence[Hashable]) -> None:

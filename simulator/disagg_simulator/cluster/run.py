@@ -176,8 +176,8 @@ class ClusterRun:
         else:
             self._submit(member, index, prompt)
 
-    def _submit(self, member: Member, index: int, prompt: int) -> None:
-        """Hand the leg to the instance's loop."""
+    def _submit(self, member: Member, index: int, prompt: int, *, computed: bool = True) -> None:
+        """Hand the leg to the instance's loop; `computed`: a decode instance gets the prompt's KV from elsewhere."""
         role = member.role
         left = self._outputs[index] - prompt + self._inputs[index]
         request = Request(
@@ -185,7 +185,7 @@ class ClusterRun:
             prompt_tokens=prompt,
             max_tokens=1 if role is Role.PREFILL else left,
             block_keys=self._prompts.keys(index, member.group),
-            remote_kv=role is Role.DECODE,
+            remote_kv=computed and role is Role.DECODE,
             keep_kv=role is Role.PREFILL and self._pair and not (self._prefill_emits and left == 1),
         )
         try:
@@ -274,8 +274,10 @@ class ClusterRun:
             self._ready(member, index)
             return
         prompt = self._inputs[index] + self._base.get(index, 0)
-        member.landing.land(str(index), prompt)
-        self._submit(member, index, prompt)
+        if member.landing.land(str(index), prompt):
+            self._submit(member, index, prompt)
+        else:
+            self._compute_here(member, index)
 
     def _ready(self, member: Member, index: int) -> None:
         """An admitted request has its KV."""
@@ -293,12 +295,19 @@ class ClusterRun:
         self._reschedule(member)
 
     def _compute_here(self, member: Member, index: int) -> None:
-        """An admitted request has lost its KV on the way: the decode instance computes its prompt."""
+        """The decode instance has lost a prompt's KV for want of room: it computes it, with the token that is out."""
         record = self.recording
-        if not record.tokens[index]:
+        base = self._base.get(index, 0)
+        if str(index) in member.loop:
+            member.loop.cancel(str(index), now=self.now)
+        self._routing.ended(member.number, index, self._inputs[index] + base)
+        if self._prefill_emits:
+            base = self._base[index] = record.tokens[index]
+            self._lost_at[index] = record.prefill_end[index]
+        else:
             record.prefill_start[index] = record.prefill_end[index] = nan
-        member.loop.kv_failed(str(index), now=self.now)
-        self._reschedule(member)
+        self._routing.dispatched(member.number, index, self._inputs[index] + base)
+        self._submit(member, index, self._inputs[index] + base, computed=False)
 
     def _release(self, index: int) -> None:
         """The prefill instance may forget a request's KV."""
@@ -356,6 +365,8 @@ class ClusterRun:
         if emission.index == 1:
             if member.role is Role.WORKER:
                 self._routing.prefilled(member.number, index)
+            if index in self._base and record.gaps is not None:
+                record.gaps.add(now - self._lost_at[index], 1)
             if not record.tokens[index]:
                 if isnan(record.prefill_start[index]):
                     record.prefill_start[index] = start_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,57 +15,81 @@ from disagg_simulator.deployment import Deployment, Link, Mode, Transfer
 from disagg_simulator.options import Options
 from disagg_simulator.recording import Outcome
 
+ADR = Path(__file__).parents[4] / "docs/adr/0016-pull-not-push.md"
+
 
 @pytest.fixture
 def burst(group, columns):
-    """A steady stream on 4P1D OPT-13B, and 120 prompts at once at 5 s; the deployment pulls."""
-    arrivals = sorted([0.2 * number for number in range(100)] + [5.0] * 120)
-    requests = columns(arrivals, 512, 128)
+    """8 requests/s for 40 s on 4P1D OPT-13B, and 250 more at once at 10 s; the deployment pulls."""
+    arrivals = sorted([0.125 * number for number in range(320)] + [10.0] * 250)
     deployment = Deployment(
         mode=Mode.DISAGGREGATED,
         prefill=(group(Role.PREFILL, 4),),
-        decode=(group(Role.DECODE, 1, kv_capacity_tokens=20_000),),
+        decode=(group(Role.DECODE, 1),),
         link=Link(bytes_per_second=300e9),
     )
-    return deployment, requests
+    return deployment, columns(arrivals, 512, 128)
+
+
+def highest_sum(instances):
+    """The most KV tokens that these instances held together."""
+    changes = sorted(
+        (seconds, number, tokens)
+        for number, instance in enumerate(instances)
+        for seconds, tokens in zip(instance.series_seconds, instance.series_kv_tokens, strict=True)
+    )
+    held, highest = [0] * len(instances), 0
+    for _, number, tokens in changes:
+        held[number] = tokens
+        highest = max(highest, sum(held))
+    return highest
+
+
+def figures(recording):
+    """The rows of the ADR's table."""
+    decode, count = recording.instances[-1], len(recording.requests)
+    spans = (last - first for first, last in zip(recording.first_token, recording.finish, strict=True))
+    return [
+        decode.peak_kv_tokens or max(decode.series_kv_tokens),
+        decode.kv_dropped,
+        highest_sum(recording.instances[:-1]),
+        1000 * sum(spans) / count / 127,
+        recording.end_seconds,
+    ]
 
 
 def test_under_a_burst_push_overruns_decode_memory_and_pull_queues_in_prefill_memory(burst):
     deployment, requests = burst
-    pulled = simulate_cluster(deployment, requests, seed=0, options=Options(series=True))
-    pushed = simulate_cluster(
-        replace(deployment, transfer=Transfer.PUSH), requests, seed=0, options=Options(series=True)
-    )
+    options = Options(series=True)
+    pulled = simulate_cluster(deployment, requests, seed=0, options=options)
+    pushed = simulate_cluster(replace(deployment, transfer=Transfer.PUSH), requests, seed=0, options=options)
     for recording in (pulled, pushed):
         assert set(recording.outcome) == {Outcome.COMPLETED}
+        assert list(recording.tokens) == [128] * len(requests)
     decode = pushed.instances[-1]
-    assert decode.peak_kv_tokens > decode.capacity_tokens
-    assert decode.kv_dropped > 20
-    assert decode.prompt_tokens == 512 * decode.kv_dropped
-    assert pulled.instances[-1].kv_dropped == 0
+    assert decode.peak_kv_tokens > 2 * decode.capacity_tokens
     assert max(pulled.instances[-1].series_kv_tokens) <= decode.capacity_tokens
-    held = max(sum(tokens) for tokens in zip(*(prefill_series(pulled)), strict=True))
-    assert held > 2 * max(sum(tokens) for tokens in zip(*(prefill_series(pushed)), strict=True))
-    # What was dropped is computed twice, and the second time among the decodes.
-    assert pushed.end_seconds > pulled.end_seconds
+    assert max(decode.series_kv_tokens) <= decode.capacity_tokens
+    assert decode.prompt_tokens == 513 * decode.kv_dropped > 0
+    assert highest_sum(pulled.instances[:-1]) > 10 * highest_sum(pushed.instances[:-1])
+    assert pushed.end_seconds > 1.5 * pulled.end_seconds
 
 
-def prefill_series(recording):
-    """KV tokens of each prefill instance at a common grid of times."""
-    times = [0.05 * number for number in range(int(recording.end_seconds / 0.05))]
-    for instance in recording.instances[:-1]:
-        tokens, place, column = 0, 0, []
-        for now in times:
-            while place < len(instance.series_seconds) and instance.series_seconds[place] <= now:
-                tokens = instance.series_kv_tokens[place]
-                place += 1
-            column.append(tokens)
-        yield column
-
-
-def test_with_room_for_all_push_and_pull_are_the_same(burst):
+def test_the_adr_says_what_is_simulated(burst):
     deployment, requests = burst
-    roomy = replace(deployment, decode=(replace(deployment.decode[0], kv_capacity_tokens=1_000_000),))
+    options = Options(series=True)
+    columns = [
+        figures(simulate_cluster(replace(deployment, transfer=transfer), requests, seed=0, options=options))
+        for transfer in (Transfer.PULL, Transfer.PUSH)
+    ]
+    rows = [line.split("|") for line in ADR.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    told = [[float(cell.replace(",", "")) for cell in row[2:4]] for row in rows if row[2].strip()[0].isdigit()]
+    assert told == [pytest.approx(pair, abs=0.051) for pair in zip(*columns, strict=True)]
+
+
+def test_with_room_for_all_push_and_pull_are_the_same(burst, group):
+    deployment, requests = burst
+    roomy = replace(deployment, decode=(group(Role.DECODE, kv_capacity_tokens=1_000_000, max_sequences=1000),))
     pulled = simulate_cluster(roomy, requests, seed=0)
     pushed = simulate_cluster(replace(roomy, transfer=Transfer.PUSH), requests, seed=0)
     assert list(pushed.finish) == pytest.approx(list(pulled.finish), abs=1e-9)
