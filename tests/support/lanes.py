@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
+from math import inf
 from random import Random
 
 import numpy as np
@@ -15,7 +16,8 @@ from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig
 from disagg_engine.catalogue import default
 from disagg_engine.instance import Instance
-from disagg_engine.timemodel import Roofline
+from disagg_engine.timemodel import BatchShape, DecodeLine, Fitted, IterationCost, Roofline, TimeModel
+from disagg_engine.timemodel.windows import Windowed
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Link, Mode, Sharing
 from disagg_simulator.recording import Recording
@@ -25,7 +27,48 @@ TOLERANCE_SECONDS = 1e-9
 _known = default()
 INSTANCE = Instance(model=_known.model("opt-13b"), gpu=_known.gpu("a100"))
 OTHER = Instance(model=_known.model("opt-13b"), gpu=_known.gpu("h100"), tensor=2)
-TIMES = {INSTANCE: Roofline(INSTANCE), OTHER: Roofline(OTHER)}
+STAGED = tuple(Instance(model=_known.model("opt-13b"), gpu=_known.gpu("a100"), pipeline=stages) for stages in (2, 3))
+
+
+class Bent(Windowed):
+    """A decode step of four pieces, with bends that few requests reach and pass."""
+
+    BENDS = ((0.0, 2e-6), (300.0, 1e-5), (1000.0, 0.0), (1500.0, 4e-5))
+
+    def counted_seconds(
+        self, prefill_tokens: int, prefill_pairs: float, prefill_cached: int, sequences: int, context_tokens: int, /
+    ) -> float:
+        seconds = 0.004 + 1e-4 * (prefill_tokens + sequences) + 1e-8 * prefill_pairs + 1e-7 * prefill_cached
+        tops = [*(since for since, _ in self.BENDS[1:]), inf]
+        for (since, slope), until in zip(self.BENDS, tops, strict=True):
+            seconds += slope * max(0.0, min(context_tokens, until) - since)
+        return seconds
+
+    def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
+        pairs = sum(chunk.new_tokens * (chunk.cached_tokens + 0.5 * chunk.new_tokens) for chunk in batch.chunks)
+        cached = sum(chunk.cached_tokens for chunk in batch.chunks)
+        seconds = self.counted_seconds(
+            batch.prefill_tokens, pairs, cached, batch.decode_sequences, batch.decode_context_tokens
+        )
+        return IterationCost(
+            seconds=seconds, compute_seconds=seconds, memory_seconds=0.0, stage_seconds=seconds, bound="compute"
+        )
+
+    def _lines(self, sequences: int) -> tuple[DecodeLine, ...]:
+        tops = [*(since for since, _ in self.BENDS[1:]), inf]
+        return tuple(
+            DecodeLine(until, self.counted_seconds(0, 0.0, 0, sequences, int(since)) - slope * since, slope)
+            for (since, slope), until in zip(self.BENDS, tops, strict=True)
+        )
+
+
+TIMES: tuple[tuple[Instance, TimeModel], ...] = (
+    (INSTANCE, Roofline(INSTANCE)),
+    (OTHER, Roofline(OTHER)),
+    (INSTANCE, Fitted(INSTANCE)),
+    (INSTANCE, Bent(INSTANCE)),
+)
+STAGED_TIMES = tuple((instance, Roofline(instance)) for instance in STAGED)
 ROLES = {
     Mode.COLOCATED: {"workers": Role.WORKER},
     Mode.DISAGGREGATED: {"prefill": Role.PREFILL, "decode": Role.DECODE},
@@ -37,15 +80,17 @@ ROLES = {
 @st.composite
 def groups(draw: st.DrawFn, role: Role, policies: tuple[BatchPolicy, ...], block_tokens: int) -> Group:
     """One to three instances with room for a lot, for a few requests, or for hardly any."""
-    instance = draw(st.sampled_from((INSTANCE, INSTANCE, OTHER)))
+    times = TIMES + STAGED_TIMES if role is Role.PREFILL else TIMES
+    instance, time_model = draw(st.sampled_from(times))
     return Group(
         instance=instance,
-        time_model=TIMES[instance],
+        time_model=time_model,
         replicas=draw(st.integers(1, 3)),
         kv_capacity_tokens=draw(st.sampled_from((0, 0, 64, 700, 1500, 4000))),
         block_tokens=block_tokens,
         batching=BatchingConfig(
             role=role,
+            pipeline=instance.pipeline,
             policy=draw(st.sampled_from(policies)) if role is not Role.PREFILL else BatchPolicy.PREFILL_FIRST,
             max_sequences=draw(st.sampled_from((256, 256, 1, 2, 5))),
             chunk_tokens=draw(st.sampled_from((512, 512, 64, 7))),
@@ -64,7 +109,7 @@ def deployments(draw: st.DrawFn, mode: Mode, policies: tuple[BatchPolicy, ...]) 
         for name, role in ROLES[mode].items()
     }
     link = Link(
-        bytes_per_second=draw(st.sampled_from((float("inf"), 3e11, 3e9, 3e8))),
+        bytes_per_second=draw(st.sampled_from((inf, 3e11, 3e9, 3e8))),
         latency_seconds=draw(st.sampled_from((0.0, 0.01))),
         sharing=draw(st.sampled_from(Sharing)),
     )
@@ -75,7 +120,7 @@ def deployments(draw: st.DrawFn, mode: Mode, policies: tuple[BatchPolicy, ...]) 
 @st.composite
 def workloads(draw: st.DrawFn, most: int = 40) -> Columns:
     """Bursts, equal arrival times, one-token prompts and answers, prompts beyond the batch limit; or all alike."""
-    count = draw(st.integers(0, most))
+    count = draw(st.one_of(st.integers(0, most), st.just(most)))
     rng = Random(draw(st.integers(0, 2**32)))
     rate = draw(st.sampled_from((0.5, 3.0, 20.0, 200.0, 1e9)))
     gaps = [0.0 if not index or rng.random() < 0.15 else rng.expovariate(rate) for index in range(count)]
