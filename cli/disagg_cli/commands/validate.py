@@ -177,6 +177,13 @@ def print_silicon(report: SiliconReport, console: Console) -> None:
     for model in report.models:
         if model.name == "calibrated":
             _print_slices(report, model.tpot_held_out, model.loop_ttft, console)
+    for engine, share in report.peak_shares.items():
+        _say(
+            console,
+            f"{engine}: doubtful, its throughput would take up to {_percent(share)} of the peak arithmetic if every "
+            "prompt was computed",
+            style="yellow",
+        )
     for row in report.split:
         ttft, tpot = row["ttft_seconds"], row["tpot_seconds"]
         _say(

@@ -23,10 +23,12 @@ from .deviation import Errors, by, errors_of
 from .fitting import group_of, held_out, leave_one_out
 from .loops import REQUESTS_A_SLOT, closed_loop
 from .silicon import Measurement, Silicon, SplitMeasurement
-from .steady import instance_of, load_of, steady_tpot_seconds
+from .steady import instance_of, load_of, peak_share, steady_tpot_seconds
 
 Builder = Callable[[Instance, EngineKey], TimeModel]
 BANDS = (8, 32, 128)
+IMPLAUSIBLE = 0.8
+"""Share of the peak FLOP/s that large matrix products hardly reach, let alone a whole engine."""
 
 
 def band(concurrency: int) -> str:
@@ -138,7 +140,11 @@ class GroupsHeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiliconReport:
-    """All of it. `split` are the rows of prefill and decode instances, one by one, by the calibrated model."""
+    """All of it.
+
+    peak_shares: of the engines whose rows need more of the peak than IMPLAUSIBLE, the largest share that one needs.
+    split: the rows of prefill and decode instances, one by one, by the calibrated model.
+    """
 
     source: str
     rows: int
@@ -146,6 +152,7 @@ class SiliconReport:
     left_out: Mapping[str, int]
     models: Sequence[ModelErrors]
     groups_held_out: GroupsHeldOut | None
+    peak_shares: Mapping[str, float]
     split: Sequence[Mapping[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -158,6 +165,7 @@ class SiliconReport:
             "requests_a_slot": REQUESTS_A_SLOT,
             "models": {model.name: model.to_json() for model in self.models},
             "groups_held_out": None if self.groups_held_out is None else self.groups_held_out.to_json(),
+            "peak_shares": {name: rounded(share) for name, share in self.peak_shares.items()},
             "split": [dict(row) for row in self.split],
         }
 
@@ -190,6 +198,7 @@ def silicon_report(
         left_out=silicon.left_out,
         models=models,
         groups_held_out=_groups_held_out(silicon.rows, catalogue),
+        peak_shares=_peak_shares(silicon.rows, catalogue),
         split=[_split_row(row, calibrated, catalogue) for row in silicon.split],
     )
 
@@ -273,6 +282,15 @@ def _groups_held_out(rows: Sequence[Measurement], catalogue: Catalogue) -> Group
     if everything is None:
         return None
     return GroupsHeldOut(everything=everything, by_group=by(names, modelled, measured))
+
+
+def _peak_shares(rows: Sequence[Measurement], catalogue: Catalogue) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        share = peak_share(row, catalogue)
+        if share > IMPLAUSIBLE:
+            found[str(row.engine)] = max(share, found.get(str(row.engine), 0.0))
+    return found
 
 
 def _split_row(row: SplitMeasurement, builder: Builder, catalogue: Catalogue) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from disagg_engine.catalogue import Catalogue, Precision
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel import BatchShape, Chunk, TimeModel
+from disagg_engine.timemodel.calibrated import sizes_of
 from disagg_engine.timemodel.calibration import EngineKey
 
 from .silicon import Measurement
@@ -132,3 +133,17 @@ def shape(load: Load, share: Share) -> BatchShape:
 def steady_tpot_seconds(time_model: TimeModel, load: Load) -> float:
     """Mean time per output token of the closed loop under `time_model`."""
     return sum(share.weight * time_model.iteration_seconds(shape(load, share)).seconds for share in shares(load))
+
+
+def peak_share(row: Measurement, catalogue: Catalogue) -> float:
+    """Share of the data sheet's FLOP/s that the measured throughput needs if every token is computed.
+
+    The throughput is concurrency over end to end time (Little's law). Above 0.8 or so a row can't be what it says: part
+    of its prompts came from a cache, or the concurrency was not that of one instance.
+    """
+    sizes = sizes_of(instance_of(row.engine, tensor=row.tensor, catalogue=catalogue))
+    tokens = row.input_tokens + row.output_tokens
+    flop = sizes.flop_per_token * tokens + sizes.pair_flop * 0.5 * tokens * tokens
+    seconds = row.ttft_seconds + (row.output_tokens - 1) * row.tpot_seconds
+    share: float = row.concurrency / seconds * flop / (sizes.flops * sizes.tensor)
+    return share

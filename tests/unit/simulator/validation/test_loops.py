@@ -12,7 +12,15 @@ from disagg_simulator.validation.deviation import Comparison, errors_of, percent
 from disagg_simulator.validation.loops import closed_loop
 from disagg_simulator.validation.run_fit import calibrate_run, simulate_run, training
 from disagg_simulator.validation.silicon import Measurement
-from disagg_simulator.validation.steady import Load, Mixing, instance_of, load_of, shares, steady_tpot_seconds
+from disagg_simulator.validation.steady import (
+    Load,
+    Mixing,
+    instance_of,
+    load_of,
+    peak_share,
+    shares,
+    steady_tpot_seconds,
+)
 
 
 def made(row: Measurement, constants: CalibratedConstants) -> tuple[Calibrated, Load]:
@@ -72,6 +80,16 @@ def test_concurrency_is_cut_to_the_room_and_what_never_fits_is_not_run(
     model, load = made(measurement(tensor=1, input_tokens=90_000), run_truth)
     assert load.sequences == 1
     assert closed_loop(model, load, backend="vllm", concurrency=2) is None
+
+
+def test_a_row_that_needs_more_than_the_peak_is_told_from_one_that_does_not(
+    measurement: Callable[..., Measurement],
+) -> None:
+    plain = measurement(concurrency=64)
+    share = peak_share(plain, default())
+    # 64 requests in 0.1 + 255 · 0.01 s, 2 · 70.6e9 FLOP for each of 1280 tokens and some attention, on 4 GPUs
+    assert share == pytest.approx(64 / 2.65 * 2 * 70.6e9 * 1280 / (4 * 1979e12), rel=0.1)
+    assert peak_share(replace(plain, tpot_seconds=0.001), default()) > 2 * share
 
 
 def test_a_run_without_error_comes_out_as_recorded(made_run: Any, run_truth: CalibratedConstants) -> None:
