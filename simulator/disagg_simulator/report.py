@@ -176,7 +176,7 @@ def _group_to_json(group: Group) -> dict[str, Any]:
         "gpu": group.instance.gpu.name,
         "tensor": group.instance.tensor,
         "pipeline": group.instance.pipeline,
-        "time_model": type(group.time_model).__name__,
+        "time_model": type(group.time_model).__name__.lower(),
         "scheduler": batching.policy.value,
         "token_budget": batching.chunk_tokens if batching.policy is BatchPolicy.CHUNKED else None,
         "admission": batching.admission.value,

@@ -55,7 +55,8 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     square = Z_95**2 / count
     middle = (share + square / 2) / (1 + square)
     half = Z_95 * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 
 def share_interval(met: Bools) -> tuple[float, float]:

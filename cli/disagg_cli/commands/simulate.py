@@ -66,12 +66,12 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     from rich.console import Console
 
     from disagg_cli.simulation.documents import write_document
-    from disagg_cli.simulation.pictures import check_plots, draw_plots
+    from disagg_cli.simulation.pictures import TIMELINE, check_plots, draw_plots
     from disagg_cli.simulation.runs import simulate_once
     from disagg_cli.simulation.tables import print_result, unstable
 
     check_plots(arguments.plot)
-    run = simulate_once(arguments)
+    run = simulate_once(arguments, series=any(plot.startswith(TIMELINE) for plot in arguments.plot))
     if arguments.json:
         write_document(run.result.to_json(), arguments.json)
     draw_plots(run, arguments)

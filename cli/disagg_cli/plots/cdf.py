@@ -28,7 +28,8 @@ def draw_cdf(recording: Recording, *, slo: Slo, caption: str, path: str) -> None
         ):
             _curve(first, values[completed] * scale, total, color=colour, linestyle=style, label=name)
         first.set_ylabel("share of requests (%)")
-        first.legend(loc="lower right")
+        if completed.any():
+            first.legend(loc="lower right")
         answers = total - int(np.count_nonzero(completed & ~many))
         _panel(further, figures.tpot[completed & many], slo.tpot_seconds, answers, "time per output token, TPOT")
 

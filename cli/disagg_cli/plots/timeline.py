@@ -58,7 +58,7 @@ def draw_timeline(
         kv.fill_between(times[shown], share, step="post", color=GREEN, alpha=0.35, linewidth=0)
         kv.step(times[shown], share, color=GREEN, **style)
         kv.set_ylim(0, 103)
-        kv.set_ylabel("KV in use (%)")
+        kv.set_ylabel("KV used (%)")
         kv.set_xlabel("time (s)")
         kv.set_xlim(*window)
         figure.align_ylabels()

@@ -10,15 +10,14 @@ from disagg_cli.simulation.deployments import build_deployment
 from disagg_cli.simulation.loads import build_load
 from disagg_engine.errors import EngineError
 from disagg_load.report import Slo
-from disagg_simulator.deployment import Deployment
 from disagg_simulator.errors import SimulatorError
 from disagg_simulator.options import Options
 from disagg_simulator.recording import Recording
 from disagg_simulator.report import Result, build_result
 from disagg_simulator.simulate import simulate
 
-SERIES_REQUESTS = 100_000
-"""Up to so many requests the occupancy of KV is recorded as well; it takes an entry an iteration."""
+SERIES_REQUESTS = 10_000
+"""Up to so many requests the occupancy of KV over time is recorded too, which the simulator's fast lanes don't do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +44,16 @@ def options_of(arguments: argparse.Namespace, *, gaps: bool = False, series: boo
     )
 
 
-def simulate_once(arguments: argparse.Namespace, *, deployment: Deployment | None = None) -> Run:
-    """Simulate what the flags describe. Raises `UsageError`."""
-    deployment = deployment or build_deployment(arguments)
+def simulate_once(arguments: argparse.Namespace, *, series: bool = False) -> Run:
+    """Simulate what the flags describe. series: whatever their number of requests. Raises `UsageError`."""
+    deployment = build_deployment(arguments)
     load = build_load(arguments, deployment.mode)
     try:
         recording = simulate(
             deployment,
             load,
             seed=arguments.seed,
-            options=options_of(arguments, gaps=True, series=len(load) <= SERIES_REQUESTS),
+            options=options_of(arguments, gaps=True, series=series or len(load) <= SERIES_REQUESTS),
         )
     except (EngineError, SimulatorError) as error:
         raise UsageError(str(error)) from None

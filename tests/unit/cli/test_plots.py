@@ -1,0 +1,75 @@
+"""Plots: drawn, the same every time, and refused with what would be right."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BASE = ("--model", "opt-13b", "--gpu", "a100-80gb", "--workload", "chat", "--requests", "60")
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_name_says_the_kind_and_the_same_figures_give_the_same_bytes(
+    said: Any, tmp_path: Path, suffix: str
+) -> None:
+    paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
+    for path in paths:
+        said("simulate", *BASE, "--rate", "2", "--plot", str(path))
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert first.startswith(MAGIC[suffix])
+
+
+def test_a_timeline_of_any_instance(said: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.svg" for name in ("prefill-0", "decode-0")]
+    for path in paths:
+        said(
+            *("simulate", *BASE, "--rate", "4", "--prefill", "1", "--decode", "1", "--plot", f"timeline={path}"),
+            *("--timeline-instance", path.stem, "--timeline-window", "2-6"),
+        )
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
+def test_attainment_against_rate(said: Any, tmp_path: Path) -> None:
+    path = tmp_path / "attainment.svg"
+    text = said("goodput", *BASE, "--plot", str(path))
+    assert "goodput" in text
+    assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "flags", [("--rates", "1,2,3", "--ratios", "1W,1P1D"), ("--rates", "2"), ("--ratios", "1W,1P1D", "--goodput")]
+)
+def test_sweeps(said: Any, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    path = tmp_path / "sweep.svg"
+    said("sweep", *BASE, *flags, "--processes", "1", "--plot", str(path))
+    assert path.stat().st_size > 5_000
+
+
+def test_a_run_without_a_single_answer_is_drawn_too(said: Any, tmp_path: Path) -> None:
+    said("simulate", *BASE, "--rate", "2", "--kv-capacity-tokens", "10", "--plot", str(tmp_path / "empty.png"))
+    assert (tmp_path / "empty.png").exists()
+
+
+@pytest.mark.parametrize("flag", ["picture.gif", "timeline=picture", "picture"])
+def test_other_kinds_of_files_are_refused_before_the_work(refused: Any, flag: str) -> None:
+    assert ".png, .svg, .pdf" in refused("simulate", *BASE, "--rate", "2", "--plot", flag)
+
+
+def test_unknown_instances_list_the_known_ones(said: Any, tmp_path: Path, refused: Any) -> None:
+    flags = ("simulate", *BASE, "--rate", "2", "--plot", f"timeline={tmp_path / 'a.png'}")
+    assert "worker-0" in refused(*flags, "--timeline-instance", "worker-9")
+    assert "--timeline-window" in refused(*flags, "--timeline-window", "6-2")
+
+
+def test_without_matplotlib_the_extra_is_named(refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = refused("simulate", *BASE, "--rate", "2", "--plot", str(tmp_path / "a.png"), status=1)
+    assert "pip install 'disagg[plots]'" in text
+
+
+def test_a_place_that_can_not_be_written(refused: Any, tmp_path: Path) -> None:
+    text = refused("simulate", *BASE, "--rate", "2", "--plot", str(tmp_path / "no" / "a.png"), status=1)
+    assert "can't be written: no such file or directory" in text
