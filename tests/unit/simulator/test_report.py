@@ -18,7 +18,7 @@ from disagg_engine.instance import Instance
 from disagg_engine.timemodel import Roofline
 from disagg_load.columns import Columns
 from disagg_load.report import Distribution, Slo
-from disagg_simulator.deployment import Deployment, Group, Link, Mode
+from disagg_simulator.deployment import Deployment, Group, Ledger, Link, Mode
 from disagg_simulator.recording import Gaps, InstanceRecord, Outcome, Recording
 from disagg_simulator.report import SCHEMA, Result, build_result
 from disagg_simulator.statistics import distribution, share_interval, weighted_distribution, wilson
@@ -257,10 +257,16 @@ def test_without_series_occupancy_is_unknown() -> None:
 
 
 def test_prefix_hits_and_preemptions() -> None:
-    shown = with_instance(prefix_queried_tokens=200, prefix_hit_tokens=50, prompt_tokens=150, preemptions=3).to_json()
+    made = recording([(0.0, 0.0, 0.5, 0.5, 10.0, 20, DONE)])
+    record = InstanceRecord(name="worker-0", role=Role.WORKER, gpus=1, capacity_tokens=1000)
+    record.prefix_queried_tokens, record.prefix_hit_tokens, record.prompt_tokens, record.preemptions = 200, 50, 150, 3
+    made.instances = [record]
+    assert build_result(made, SLO).to_json()["prefix_hit_rate"] is None, "nothing is reused where tokens are counted"
+    blocks = replace(group(Role.WORKER), ledger=Ledger.BLOCKS, block_tokens=16)
+    made.deployment = Deployment(mode=Mode.COLOCATED, workers=(blocks,))
+    shown = build_result(made, SLO).to_json()
     assert shown["prefix_hit_rate"] == 0.25
     assert shown["preemptions"] == 3
-    assert with_instance().to_json()["prefix_hit_rate"] is None
 
 
 def test_cost_and_energy_per_good_request() -> None:
