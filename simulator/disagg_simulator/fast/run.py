@@ -23,6 +23,7 @@ from disagg_simulator.fast.prefill_first import prefill_first
 from disagg_simulator.fast.pulls import Prefills, Pull, puller
 from disagg_simulator.fast.scope import reason_not
 from disagg_simulator.fast.server import Server, Windows
+from disagg_simulator.fast.staged_decode import staged_decode
 from disagg_simulator.options import DEFAULTS, Options
 from disagg_simulator.recording import InstanceRecord, Outcome, Recording
 
@@ -107,6 +108,8 @@ def _servers(deployment: Deployment, recording: Recording, *, balanced: bool) ->
 
 
 def _serving(server: Server, recording: Recording, pull: Pull | None, windows: Windows | None) -> Serving:
+    if server.record.role is Role.DECODE and server.group.batching.pipeline > 1:
+        return staged_decode(server, recording, pull, windows)
     if server.record.role is Role.DECODE:
         return decode(server, recording, pull, windows)
     if server.group.batching.policy is BatchPolicy.CHUNKED:

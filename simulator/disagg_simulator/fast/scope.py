@@ -84,8 +84,8 @@ def _group(group: Group) -> str | None:
     )
     if plain != batching:
         return "batching is not plain: admission reserve, first come first served, no burst limit, no speculation"
-    if batching.pipeline > 1 and batching.role is not Role.PREFILL:
-        return "decodes are pipelined"
+    if batching.pipeline > 1 and batching.role is Role.WORKER:
+        return "a colocated instance has pipeline stages"
     if batching.policy is BatchPolicy.CHUNKED:
         if batching.role is Role.PREFILL:
             return "a prefill instance computes in chunks"
