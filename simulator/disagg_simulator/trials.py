@@ -15,8 +15,8 @@ from disagg_simulator.report import judge
 from disagg_simulator.simulate import simulate
 from disagg_simulator.statistics import share_interval
 
-Source = Callable[[int], Columns]
-"""The first n requests of an endless stream, always the same ones, with a mean of one arrival a second."""
+Source = Callable[[float, int], Columns]
+"""(requests a second, how many) → the first requests of a stream; the same ones at every rate, but for their times."""
 
 
 def verdict(recording: Recording, slo: Slo, *, rate: float) -> Trial:
@@ -36,10 +36,7 @@ def verdict(recording: Recording, slo: Slo, *, rate: float) -> Trial:
 
 
 class Trials:
-    """Trials of one deployment; an `Evaluate` of `disagg_simulator.goodput`.
-
-    source: the requests, at one a second in the mean. seed: of the routing's ties.
-    """
+    """Trials of one deployment; an `Evaluate` of `disagg_simulator.goodput`. seed: of the routing's ties."""
 
     def __init__(
         self, deployment: Deployment, source: Source, slo: Slo, *, seed: int, options: Options = DEFAULTS
@@ -49,14 +46,11 @@ class Trials:
         self._slo = slo
         self._seed = seed
         self._options = options
-        self._columns: dict[int, Columns] = {}
 
     def __call__(self, rate: float, requests: int) -> Trial:
         """Simulate the first `requests` requests at `rate`."""
-        columns = self._columns.get(requests)
-        if columns is None:
-            columns = self._columns[requests] = self._source(requests)
-        recording = simulate(self._deployment, columns.at_rate(rate), seed=self._seed, options=self._options)
+        columns = self._source(rate, requests)
+        recording = simulate(self._deployment, columns, seed=self._seed, options=self._options)
         return verdict(recording, self._slo, rate=rate)
 
 

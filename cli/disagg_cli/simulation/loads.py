@@ -1,14 +1,14 @@
 """From flags to requests.
 
-A search needs the same requests at many rates, so loads are drawn at one request a second and stretched. That gives
-the very arrivals that drawing them at the wanted rate does, so `disagg simulate` at the rate that `disagg goodput`
-found repeats its last trial.
+A search needs the same requests at many rates. Loads are drawn from streams of random numbers that a rate only
+stretches, and traces are stretched themselves, so `disagg simulate` at the rate that `disagg goodput` found repeats its
+last trial.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from functools import cache, partial
 from urllib.parse import parse_qsl, urlencode
 
 from disagg_cli.errors import UsageError
@@ -23,14 +23,11 @@ from disagg_load.workloads.curves import CurveArrivals
 from disagg_load.workloads.drawing import draw
 from disagg_load.workloads.lengths import FixedLengths, Lengths, LognormalLengths
 from disagg_simulator.deployment import Mode
-from disagg_simulator.trials import at_unit_rate
-
-Draw = Callable[[int], Columns]
-"""The first n requests."""
+from disagg_simulator.trials import Source, at_unit_rate
 
 
 def requests_of(arguments: argparse.Namespace, mode: Mode) -> int:
-    """How many requests to simulate where no trace says."""
+    """How many requests to simulate where neither a trace nor the load itself says."""
     if arguments.requests:
         return int(arguments.requests)
     return DECODE_REQUESTS if mode is Mode.DECODE_ONLY else DEFAULT_REQUESTS
@@ -38,38 +35,46 @@ def requests_of(arguments: argparse.Namespace, mode: Mode) -> int:
 
 def build_load(arguments: argparse.Namespace, mode: Mode) -> Columns:
     """The requests of a command line with a rate. Raises `UsageError`."""
-    rate: float | None = arguments.rate
     _check(arguments)
     try:
         if arguments.trace:
             columns = _trace(arguments)
-            return columns if rate is None else at_unit_rate(columns).at_rate(rate)
+            return columns if arguments.rate is None else at_unit_rate(columns).at_rate(arguments.rate)
         count = requests_of(arguments, mode)
         if arguments.workload:
-            return builtin_columns(_spec(arguments, rate, count), seed=arguments.seed)
-        if rate is None:
+            own = None if arguments.requests is None and _has_a_length(arguments.workload) else count
+            return builtin_columns(_spec(arguments, arguments.rate, own), seed=arguments.seed)
+        if arguments.rate is None:
             raise UsageError("--input and --output need a --rate")
-        return _drawn(arguments, count).at_rate(rate)
+        return _drawn(arguments, count).at_rate(arguments.rate)
     except LoadError as error:
         raise UsageError(str(error)) from None
 
 
-def build_source(arguments: argparse.Namespace) -> Draw:
-    """The requests of a command line at one a second, as many as are asked for. Raises `UsageError`."""
+def build_source(arguments: argparse.Namespace) -> Source:
+    """The requests of a command line at any rate, as many as are asked for. Raises `UsageError`."""
     _check(arguments)
     try:
         if arguments.trace:
-            return at_unit_rate(_trace(arguments)).first
+            trace = at_unit_rate(_trace(arguments))
+            return lambda rate, count: trace.first(count).at_rate(rate)
         if arguments.workload:
             if isinstance(parse_load(_spec(arguments, 1.0, 1)).arrivals, CurveArrivals):
                 raise UsageError(
                     f"--workload is {arguments.workload}, whose rate changes with time; a search needs a steady one"
                 )
-            return lambda count: builtin_columns(_spec(arguments, 1.0, count), seed=arguments.seed)
-        _drawn(arguments, 1)
-        return lambda count: _drawn(arguments, count)
+            return lambda rate, count: builtin_columns(_spec(arguments, rate, count), seed=arguments.seed)
+        drawn = cache(partial(_drawn, arguments))
+        drawn(1)
+        return lambda rate, count: drawn(count).at_rate(rate)
     except LoadError as error:
         raise UsageError(str(error)) from None
+
+
+def _has_a_length(workload: str) -> bool:
+    """Whether a named load says itself how long it is."""
+    recipe = RECIPES.get(workload.removeprefix(BUILTIN_PREFIX).partition("?")[0])
+    return recipe is not None and recipe.seconds is not None
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -101,7 +106,7 @@ def _trace(arguments: argparse.Namespace) -> Columns:
     return columns
 
 
-def _spec(arguments: argparse.Namespace, rate: float | None, count: int) -> str:
+def _spec(arguments: argparse.Namespace, rate: float | None, count: int | None) -> str:
     """The named load with what the flags say about it."""
     name, _, query = arguments.workload.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -113,11 +118,9 @@ def _spec(arguments: argparse.Namespace, rate: float | None, count: int) -> str:
         "cv": arguments.burstiness,
     }
     options.update({key: str(value) for key, value in flags.items() if value is not None})
-    recipe = RECIPES.get(name.removeprefix(BUILTIN_PREFIX))
-    has_length = recipe is not None and recipe.seconds is not None and not arguments.requests
-    if "seconds" not in options and not has_length:
+    if count is not None and "seconds" not in options:
         options["requests"] = str(count)
-    return f"{name}?{urlencode(options, safe=':')}".removesuffix("?")
+    return f"{name}?{urlencode(options, safe=':')}" if options else str(name)
 
 
 def _drawn(arguments: argparse.Namespace, count: int) -> Columns:

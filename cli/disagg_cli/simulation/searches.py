@@ -16,7 +16,7 @@ from disagg_simulator.deployment import Deployment
 from disagg_simulator.errors import SimulatorError
 from disagg_simulator.goodput import DEFAULT_GROWTH, Goodput, Search, Trial, find_goodput
 from disagg_simulator.report import deployment_to_json
-from disagg_simulator.trials import Trials
+from disagg_simulator.trials import Source, Trials
 
 
 def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tuple[Goodput, str]:
@@ -24,10 +24,10 @@ def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tup
     source = build_source(arguments)
     requests, growth = requests_of(arguments, deployment.mode), DEFAULT_GROWTH
     if arguments.trace:
-        requests, growth = len(source(2**62)), 1
-    elif arguments.requests:
+        requests = len(source(1.0, arguments.requests or 2**62))
+    if arguments.trace or arguments.requests:
         growth = 1
-    trials = trials_of(arguments, deployment)
+    trials = Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments))
     try:
         search = Search(
             target=arguments.target,
@@ -36,9 +36,14 @@ def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tup
             requests=requests,
             growth=growth,
         )
-        return find_goodput(trials, search), source(1).name
+        return find_goodput(trials, search), _named(arguments, source)
     except (EngineError, SimulatorError) as error:
         raise UsageError(str(error)) from None
+
+
+def _named(arguments: argparse.Namespace, source: Source) -> str:
+    """What the load is called, whatever its rate."""
+    return str(arguments.workload) if arguments.workload else source(1.0, 1).name
 
 
 def trials_of(arguments: argparse.Namespace, deployment: Deployment) -> Trials:

@@ -223,8 +223,8 @@ def test_decode_only_runs_are_longer() -> None:
 def test_a_search_and_a_simulation_see_the_same_requests(load: tuple[str, ...]) -> None:
     arguments = parsed(*load, "--rate", "3.7", "--requests", "300")
     once = build_load(arguments, Mode.COLOCATED)
-    searched = build_source(arguments)(300).at_rate(3.7)
-    assert once.arrival_seconds.tolist() == pytest.approx(searched.arrival_seconds.tolist(), rel=1e-12)
+    searched = build_source(arguments)(3.7, 300)
+    assert once.arrival_seconds == searched.arrival_seconds
     assert once.input_tokens == searched.input_tokens
     assert once.output_tokens == searched.output_tokens
 
@@ -245,6 +245,13 @@ def test_workload_options_and_flags_go_together() -> None:
     assert set(load.output_tokens) == {10}
     assert load.span_seconds < 30
     assert 60 < len(load) < 200
+
+
+def test_a_load_with_a_length_of_its_own_is_taken_whole() -> None:
+    whole = build_load(parsed("--workload", "six-hours", "--rate", "0.5"), Mode.COLOCATED)
+    assert len(whole) > 8000
+    assert whole.span_seconds > 5.9 * 3600
+    assert len(build_load(parsed("--workload", "six-hours", "--requests", "10"), Mode.COLOCATED)) == 10
 
 
 def test_faults() -> None:

@@ -43,6 +43,10 @@ class Application:
         inputs, outputs = lengths(self.input_tokens), lengths(self.output_tokens)
         return draw(PoissonArrivals(1.0), inputs, outputs, seed=seed, requests=count)
 
+    def at_rate(self, rate: float, count: int) -> Columns:
+        """The same requests at another rate."""
+        return self.requests(count).at_rate(rate)
+
 
 @dataclass(frozen=True)
 class Lab:
@@ -91,7 +95,7 @@ class Lab:
         tolerance: float = 0.005,
         growth: int = 1,
     ) -> Goodput:
-        trials = Trials(deployment, load.requests, load.slo, seed=0)
+        trials = Trials(deployment, load.at_rate, load.slo, seed=0)
         return find_goodput(trials, Search(requests=requests, tolerance=tolerance, growth=growth))
 
     def run(self, deployment: Deployment, load: Application, *, rate: float, requests: int = 3000) -> Recording:
