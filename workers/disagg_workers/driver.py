@@ -10,9 +10,9 @@ due before a step are delivered before it, in order of their time, then of their
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from disagg_engine.batching import BatchingLoop, Completed, Counts, Emission, FirstToken, Request, Transfer
 from disagg_workers.clock import EngineClock
@@ -29,8 +29,12 @@ class Consumer(Protocol):
         """Room is reserved since engine time ``now``: pull the prompt's KV."""
 
 
+Input = Literal["pulled", "pull-failed", "finish", "cancel", "release"]
+"""What the loop is told of a request after its submission."""
+
+
 class Observer(Protocol):
-    """Who watches iterations: metrics and the iteration log."""
+    """Who watches iterations: metrics."""
 
     def submitted(self, request: Request, *, now: float) -> None:
         """A request entered the loop."""
@@ -45,13 +49,32 @@ class Observer(Protocol):
         """A sequence lost its blocks."""
 
 
-class EngineDriver:
-    """See the module's text. Not thread-safe: everything happens on one event loop."""
+class Record(Observer, Protocol):
+    """An observer who is told of every call of the loop, in order: the iteration log."""
 
-    def __init__(self, *, loop: BatchingLoop, clock: EngineClock, observer: Observer) -> None:
+    def told(self, what: Input, request_id: str, *, now: float, **detail: Any) -> None:
+        """Something else about a request."""
+
+    def blocks(self, request_id: str, keys: Sequence[Hashable]) -> None:
+        """A request's output has completed blocks of these keys."""
+
+    def slowed(self, factor: float, *, now: float) -> None:
+        """Iterations take that many times as long from now on."""
+
+    def planned(self, *, now: float) -> None:
+        """The loop is asked for its next iteration."""
+
+
+class EngineDriver:
+    """See the module's text. Not thread-safe: everything happens on one event loop. ``record`` costs time and disk."""
+
+    def __init__(
+        self, *, loop: BatchingLoop, clock: EngineClock, observer: Observer, record: Record | None = None
+    ) -> None:
         self.loop = loop
         self.clock = clock
         self._observer = observer
+        self._record = record
         self._live: dict[str, tuple[AnswerSequence, Consumer]] = {}
         self._timed: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
@@ -75,6 +98,8 @@ class EngineDriver:
         self._last_submit = now
         self._live[sequence.request_id] = (sequence, consumer)
         self._observer.submitted(request, now=now)
+        if self._record is not None:
+            self._record.submitted(request, now=now)
         self._start_transfers(now=now)
         self.wake()
 
@@ -82,12 +107,12 @@ class EngineDriver:
         """Drop a sequence wherever it is and free its KV at once. False if it had ended already."""
         if self._live.pop(sequence.request_id, None) is None:
             return False
-        self._input(lambda now: self.loop.cancel(sequence.request_id, now=now))
+        self._input("cancel", sequence.request_id, self.loop.cancel)
         return True
 
     def release(self, request_id: str) -> None:
         """Unpin the KV of an ended sequence that kept it."""
-        self._input(lambda now: self.loop.release(request_id, now=now))
+        self._input("release", request_id, self.loop.release)
 
     def is_live(self, sequence: AnswerSequence) -> bool:
         """Whether the sequence is neither ended nor cancelled."""
@@ -102,26 +127,32 @@ class EngineDriver:
         """The prompt's KV is in the sequence's blocks; the first token follows from ``logits``, or from one step."""
         request_id = sequence.request_id
         block_ids = self.loop.block_ids(request_id)
-        if logits is None:
-            self.loop.kv_arrived(request_id, now=now, first_token=FirstToken.STEP)
-            return
-        sequence.view.read(block_ids, sequence.prompt_tokens)
-        emission = self.loop.kv_arrived(request_id, now=now, first_token=FirstToken.LOGITS)
+        first_token = FirstToken.STEP if logits is None else FirstToken.LOGITS
+        if self._record is not None:
+            self._record.told("pulled", request_id, now=now, first=first_token.value)
+        if logits is not None:
+            sequence.view.read(block_ids, sequence.prompt_tokens)
+        emission = self.loop.kv_arrived(request_id, now=now, first_token=first_token)
         if emission is not None:
             self._emit(emission, now=now, logits=logits)
         self._start_transfers(now=now)
 
     def kv_failed(self, sequence: AnswerSequence) -> None:
         """The pull failed: the prompt is computed here, ahead of the queue."""
-        self._input(lambda now: self.loop.kv_failed(sequence.request_id, now=now))
+        self._input("pull-failed", sequence.request_id, self.loop.kv_failed)
 
     def set_slowdown(self, factor: float) -> None:
         """Multiply the time of every iteration from the next one on."""
-        self.loop.set_slowdown(factor)
-
-    def _input(self, apply: Callable[[float], object]) -> None:
         now = self.clock.now()
-        apply(now)
+        if self._record is not None:
+            self._record.slowed(factor, now=now)
+        self.loop.set_slowdown(factor, now=now)
+
+    def _input(self, what: Input, request_id: str, apply: Callable[..., object]) -> None:
+        now = self.clock.now()
+        if self._record is not None:
+            self._record.told(what, request_id, now=now)
+        apply(request_id, now=now)
         self._start_transfers(now=now)
         self.wake()
 
@@ -187,9 +218,13 @@ class EngineDriver:
         planned = self.loop.next_seconds()
         if planned is None or planned > due:
             return
+        if self._record is not None:
+            self._record.planned(now=due)
         plan = self.loop.plan(now=due)
         for request_id in plan.preempted:
             self._observer.preempted(request_id, now=due)
+            if self._record is not None:
+                self._record.preempted(request_id, now=due)
         self._tell_transfers(plan.transfers, now=due)
 
     def _take(self, completed: Completed, *, now: float, lag_seconds: float) -> None:
@@ -203,9 +238,11 @@ class EngineDriver:
                 self.loop.block_ids(work.request_id), start_tokens=work.start_tokens, new_tokens=work.new_tokens
             )
             prompt_tokens += max(0, min(sequence.prompt_tokens - work.start_tokens, work.new_tokens))
+        self._observer.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
+        if self._record is not None:
+            self._record.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
         for emission in completed.emissions:
             self._emit(emission, now=now)
-        self._observer.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
 
     def _emit(self, emission: Emission, *, now: float, logits: bytes | None = None) -> None:
         live = self._live.get(emission.request_id)
@@ -215,10 +252,14 @@ class EngineDriver:
         block_ids = self.loop.block_ids(emission.request_id)
         sampled = sequence.sample(block_ids, seconds=emission.seconds, logits=logits)
         if sampled.block_key is not None:
+            if self._record is not None:
+                self._record.blocks(emission.request_id, (sampled.block_key,))
             self.loop.add_block_keys(emission.request_id, (sampled.block_key,))
         if sampled.finish_reason is not None:
             del self._live[emission.request_id]
             consumer.sampled(sequence, sampled)
+            if self._record is not None:
+                self._record.told("finish", emission.request_id, now=now)
             self.loop.finish(emission.request_id, now=now)
             return
         consumer.sampled(sequence, sampled)

@@ -18,10 +18,9 @@ from disagg_contract.discovery import WorkerInfo
 from disagg_contract.hashing import scheme
 from disagg_contract.listening import cannot_listen
 from disagg_contract.openai import ApiError
-from disagg_engine.batching import Completed, Request
 from disagg_workers.clock import EngineClock
 from disagg_workers.contents import ContentStore
-from disagg_workers.driver import EngineDriver, Observer
+from disagg_workers.driver import EngineDriver
 from disagg_workers.http import Front, serve
 from disagg_workers.instance import Simulated, build
 from disagg_workers.iteration_log import IterationLog
@@ -36,25 +35,6 @@ from disagg_workers.transfer.server import PullServer
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _WILDCARDS = ("", "0.0.0.0", "::")
-
-
-class _Observers:
-    """Several observers as one."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def submitted(self, request: Request, *, now: float) -> None:
-        for observer in self._observers:
-            observer.submitted(request, now=now)
-
-    def completed(self, completed: Completed, *, lag_seconds: float, prompt_tokens: int) -> None:
-        for observer in self._observers:
-            observer.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
-
-    def preempted(self, request_id: str, *, now: float) -> None:
-        for observer in self._observers:
-            observer.preempted(request_id, now=now)
 
 
 class Worker:
@@ -77,8 +57,12 @@ class Worker:
             kv_capacity_tokens=self.simulated.capacity_tokens,
             time_scale=config.time_scale,
         )
+        self._log.started(config, capacity_tokens=self.simulated.capacity_tokens)
         self.driver = EngineDriver(
-            loop=self.simulated.loop, clock=self.clock, observer=_Observers(self.telemetry, self._log)
+            loop=self.simulated.loop,
+            clock=self.clock,
+            observer=self.telemetry,
+            record=self._log if config.iteration_log else None,
         )
         self.store = ContentStore(block_tokens=config.block_tokens, root=self.simulated.root)
         self.pins = PinTable(lease_seconds=config.lease_seconds, monotonic=time.monotonic, release=self.driver.release)

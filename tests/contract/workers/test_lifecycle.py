@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from disagg_contract.labels import Role
 from disagg_contract.listening import ListenError
 from disagg_contract.settings import to_args
 from disagg_engine.batching import BatchingLoop, Request
-from disagg_engine.kv import CountingLedger
+from disagg_engine.kv import BlockLedger, CountingLedger
 from disagg_engine.timemodel import Roofline
 from disagg_workers.errors import StartError
+from disagg_workers.iteration_log import unpack_keys
 from disagg_workers.main import main
 from disagg_workers.worker import Worker
 from tests.contract.workers.conftest import Site, eventually
@@ -245,11 +247,14 @@ async def test_iteration_log_tells_what_the_engine_did(start: Any, tmp_path: Pat
     await site.complete(WORDS, max_tokens=5, ignore_eos=True)
     site.worker._log.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["kind"] == "arrival"
-    assert lines[0]["max"] == 5
+    assert lines[0]["kind"] == "worker"
+    assert lines[0]["config"]["iteration_log"] == str(path)
+    assert lines[1]["kind"] == "arrival"
+    assert lines[1]["max"] == 5
+    assert len(unpack_keys(lines[1]["keys"])) == lines[1]["prompt"] // 16
     iterations = [line for line in lines if line["kind"] == "iteration"]
     assert [line["number"] for line in iterations] == [1, 2, 3, 4, 5]
-    assert iterations[0]["start"] == pytest.approx(lines[0]["at"])
+    assert iterations[0]["start"] == pytest.approx(lines[1]["at"])
     for before, after in pairwise(iterations):
         assert after["start"] == before["end"]
 
@@ -289,6 +294,74 @@ async def test_recorded_arrivals_give_a_simulated_instance_the_same_iterations(s
         loop.plan(now=due)
     assert len(real) > 40
     assert virtual == real
+
+
+async def test_a_record_is_replayed_to_the_last_bit(start: Any, tmp_path: Path) -> None:
+    """Shared prefixes, answers that end by themselves, cancellations and a tight pool: every call is in the record."""
+    path = tmp_path / "iterations.jsonl"
+    settings = {"kv_capacity_tokens": 480, "time_scale": 20.0, "max_sequences": 16, "answer_tokens_mean": 40.0}
+    site = await start(iteration_log=str(path), **settings)
+    tasks = []
+    for number in range(40):
+        prompt = WORDS * (1 + number % 5) + f" {number % 8}"
+        tasks.append(asyncio.create_task(site.complete(prompt, max_tokens=60, stream=number % 3 == 0)))
+        await asyncio.sleep(0.004)
+        if number % 10 == 9:
+            await drop(tasks.pop(-5))
+    await asyncio.gather(*tasks)
+    await eventually(lambda: site.worker.driver.counts().running == 0)
+    site.worker._log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    config = site.worker.simulated
+    loop = BatchingLoop(
+        config=config.loop.config,
+        time_model=Roofline(config.instance),
+        ledger=BlockLedger(capacity_tokens=lines[0]["capacity"], block_tokens=lines[0]["config"]["block_tokens"]),
+    )
+    kinds = replay(lines, loop)
+    assert kinds["iteration"] > 40
+    assert kinds["blocks"] > 40
+    assert kinds["cancel"] > 0
+    assert kinds["finish"] > 30
+    assert kinds["preemption"] > 0
+    assert loop.counts() == site.worker.driver.counts()
+
+
+def replay(lines: list[dict[str, Any]], loop: BatchingLoop) -> Counter[str]:
+    """Make the calls that a record tells of, and compare what the loop answers."""
+    preempted: list[str] = []
+    for line in lines[1:]:
+        at, name = line.get("at", 0.0), line.get("request", "")
+        match line["kind"]:
+            case "arrival":
+                request = Request(
+                    request_id=name,
+                    prompt_tokens=line["prompt"],
+                    max_tokens=line["max"],
+                    block_keys=unpack_keys(line["keys"]),
+                    remote_kv=line["remote"],
+                    keep_kv=line["keep"],
+                )
+                loop.submit(request, now=at)
+            case "blocks":
+                loop.add_block_keys(name, unpack_keys(line["keys"]))
+            case "cancel":
+                loop.cancel(name, now=at)
+            case "finish":
+                loop.finish(name, now=at)
+            case "plan":
+                preempted.extend(loop.plan(now=at).preempted)
+            case "preemption":
+                assert name == preempted.pop(0)
+            case "iteration":
+                (done,) = loop.complete(now=line["end"])
+                assert done.iteration.start_seconds == line["start"]
+                assert done.iteration.end_seconds == line["end"]
+                assert [[w.request_id, w.start_tokens, w.new_tokens, w.emits] for w in done.works] == line["works"]
+        if line["kind"] in ("arrival", "cancel"):
+            loop.start_transfers(now=at)
+    assert not preempted
+    return Counter(line["kind"] for line in lines)
 
 
 async def test_an_engine_that_fails_ends_everything_with_an_error(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
