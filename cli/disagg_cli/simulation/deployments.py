@@ -8,7 +8,7 @@ from dataclasses import replace
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import UsageError
 from disagg_cli.instances import build_instance, build_time_model
-from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
 from disagg_engine.catalogue import Catalogue
@@ -80,7 +80,7 @@ def build_deployment(arguments: argparse.Namespace) -> Deployment:
 
 def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, replicas: int | None) -> Group:
     own = argparse.Namespace(**vars(arguments))
-    for name in ("gpu", "tensor", "pipeline"):
+    for name in ("gpu", "tensor", "pipeline", "data_parallel", "expert_parallel"):
         value = getattr(arguments, f"{role}_{name}", None)
         if value is not None:
             setattr(own, name, value)
@@ -89,6 +89,9 @@ def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, repl
         role=role,
         policy=BatchPolicy(arguments.scheduler or BatchPolicy.PREFILL_FIRST),
         admission=Admission(arguments.admission),
+        queue_order=QueueOrder(arguments.queue_order),
+        speculation=None if role is Role.PREFILL else arguments.speculation,
+        scheduling_overhead_seconds=arguments.scheduling_overhead or 0.0,
         pipeline=instance.pipeline,
     )
     for field, value in (

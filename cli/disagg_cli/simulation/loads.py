@@ -44,9 +44,9 @@ def build_load(arguments: argparse.Namespace, mode: Mode) -> Columns:
         if arguments.workload:
             own = None if arguments.requests is None and _has_a_length(arguments.workload) else count
             return builtin_columns(_spec(arguments, arguments.rate, own), seed=arguments.seed)
-        if arguments.rate is None:
-            raise UsageError("--input and --output need a --rate")
-        return _drawn(arguments, count).at_rate(arguments.rate)
+        if arguments.rate is None and not arguments.concurrency:
+            raise UsageError("--input and --output need a --rate, or a --concurrency")
+        return _drawn(arguments, count).at_rate(arguments.rate or 1.0)
     except LoadError as error:
         raise UsageError(str(error)) from None
 

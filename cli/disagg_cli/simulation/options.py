@@ -11,8 +11,10 @@ from functools import partial
 
 from disagg_cli.instances import add_instance_options, add_time_model_options
 from disagg_cli.parsing import Parser, choice, count, duration, integer, positive
-from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
+from disagg_engine.batching.speculation import Speculation
+from disagg_engine.errors import SettingError
 from disagg_simulator.deployment import Mode, Sharing, Transfer
 from disagg_simulator.errors import OptionError
 from disagg_simulator.options import Fault, FaultKind
@@ -48,6 +50,12 @@ def add_deployment_options(parser: Parser) -> None:
         group.add_argument(f"--{role}-gpu", metavar="G", help=f"GPU of {role} instances, where it is not --gpu")
         group.add_argument(f"--{role}-tensor", type=count, metavar="N", help=f"--tensor of {role} instances")
         group.add_argument(f"--{role}-pipeline", type=count, metavar="N", help=f"--pipeline of {role} instances")
+        group.add_argument(
+            f"--{role}-data-parallel", type=count, metavar="N", help=f"--data-parallel of {role} instances"
+        )
+        group.add_argument(
+            f"--{role}-expert-parallel", type=count, metavar="N", help=f"--expert-parallel of {role} instances"
+        )
     group.add_argument(
         "--routing",
         type=one_of("routing policy", [policy.value for policy in RoutingPolicy]),
@@ -112,6 +120,26 @@ def _add_batching_options(parser: Parser) -> None:
         "--fill-tokens", type=count, metavar="N", help="prompt tokens that a prefill instance batches (512)"
     )
     group.add_argument("--max-sequences", type=count, metavar="N", help="sequences of an instance at a time (256)")
+    group.add_argument(
+        "--queue-order",
+        type=one_of("queue order", [order.value for order in QueueOrder]),
+        default=QueueOrder.FCFS.value,
+        metavar="ORDER",
+        help="who of the waiting is next: fcfs (default), shortest-first with ageing, or preemptive, which also "
+        "interrupts long prompts",
+    )
+    group.add_argument(
+        "--speculation",
+        type=speculation,
+        metavar="K:A[:C]",
+        help="K draft tokens a step, each accepted with probability A, a draft pass costing C (0) of a decode step",
+    )
+    group.add_argument(
+        "--scheduling-overhead",
+        type=duration,
+        metavar="TIME",
+        help="from a request's arrival until it can take part: tokenising, scheduling (0)",
+    )
     group.add_argument(
         "--admission",
         type=one_of("admission", [admission.value for admission in Admission]),
@@ -183,6 +211,17 @@ def add_run_options(parser: Parser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--until", type=duration, metavar="TIME", help="stop then; what is under way stays unfinished")
     group.add_argument(
+        "--concurrency",
+        type=count,
+        metavar="N",
+        help="closed loop: N requests at a time, the next one sent when one ends, instead of at --rate",
+    )
+    group.add_argument(
+        "--no-retry",
+        action="store_true",
+        help="requests lost with an instance have failed (else: start again)",
+    )
+    group.add_argument(
         "--fault",
         type=fault,
         action="append",
@@ -210,6 +249,19 @@ def add_all(parser: Parser, *, rate: bool) -> None:
     add_deployment_options(parser)
     add_load_options(parser, rate=rate)
     add_run_options(parser)
+
+
+def speculation(text: str) -> Speculation:
+    """Speculative decoding from TOKENS:ACCEPTANCE[:COST]."""
+    parts = text.split(":")
+    try:
+        if len(parts) not in (2, 3):
+            raise ValueError("two or three numbers are needed")
+        return Speculation(
+            draft_tokens=int(parts[0]), acceptance=float(parts[1]), draft_cost=float(parts[2]) if parts[2:] else 0.0
+        )
+    except (SettingError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no speculation like 4:0.7 or 4:0.7:0.05 ({error})") from None
 
 
 _FAULT = re.compile(

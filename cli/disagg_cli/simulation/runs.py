@@ -40,7 +40,9 @@ def options_of(arguments: argparse.Namespace, *, gaps: bool = False, series: boo
         gaps=gaps,
         series=series,
         until_seconds=float("inf") if until is None else until,
+        concurrency=arguments.concurrency or 0,
         faults=tuple(arguments.fault),
+        retry=not arguments.no_retry,
     )
 
 

@@ -21,6 +21,8 @@ from disagg_simulator.trials import Source, Trials
 
 def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tuple[Goodput, str]:
     """The goodput of a deployment under the load of the flags, and what that load is called. Raises `UsageError`."""
+    if arguments.concurrency:
+        raise UsageError("--concurrency is a closed loop, which has no rate to search")
     source = build_source(arguments)
     requests, growth = requests_of(arguments, deployment.mode), DEFAULT_GROWTH
     if arguments.trace:

@@ -80,6 +80,13 @@ def test_a_fault_costs_good_requests(said: Any) -> None:
     assert hit["attainment"]["both"] < calm["attainment"]["both"] - 0.02
 
 
+def test_a_closed_loop(said: Any, refused: Any) -> None:
+    found = json.loads(said("simulate", *BASE, *LENGTHS, *FEW, "--concurrency", "8", "--json"))
+    assert found["completed"] == 200
+    assert 3 < found["throughput_requests_per_second"] < 8
+    assert "--concurrency" in refused("goodput", *BASE, *LENGTHS, "--concurrency", "8")
+
+
 def test_goodput_for_programs(said: Any) -> None:
     found = json.loads(said("goodput", *BASE, *LENGTHS, *SLO, "--requests", "300", "--json"))
     assert found["schema"] == "disagg.dev/goodput/v1"

@@ -13,7 +13,7 @@ from disagg_cli.simulation.deployments import build_deployment
 from disagg_cli.simulation.loads import build_load, build_source
 from disagg_cli.simulation.options import add_all, fault
 from disagg_cli.simulation.ranges import numbers, ratios
-from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import FirstToken
 from disagg_simulator.deployment import Ledger, Mode, Sharing, Transfer
@@ -96,6 +96,44 @@ def test_batching_flags() -> None:
     assert (group.ledger, group.block_tokens) == (Ledger.BLOCKS, 16)
     assert build_deployment(parsed("--block-tokens", "512")).workers[0].block_tokens == 512
     assert build_deployment(parsed("--kv-capacity-tokens", "777")).workers[0].capacity_tokens == 777
+
+
+def test_further_batching_flags() -> None:
+    deployment = build_deployment(
+        parsed(
+            *("--prefill", "1", "--decode", "1", "--queue-order", "shortest-first", "--speculation", "4:0.7:0.05"),
+            *("--scheduling-overhead", "2ms"),
+        )
+    )
+    prefill, decode = deployment.prefill[0].batching, deployment.decode[0].batching
+    assert prefill.queue_order is QueueOrder.SHORTEST_FIRST
+    assert prefill.scheduling_overhead_seconds == 0.002
+    assert prefill.speculation is None
+    assert decode.speculation is not None
+    assert (decode.speculation.draft_tokens, decode.speculation.acceptance) == (4, 0.7)
+
+
+def test_a_mixture_of_experts_over_hundreds_of_gpus() -> None:
+    """DeepSeek-V3's own deployment: prefill on 32 GPUs, decode on 320."""
+    parser = Parser(prog="disagg simulate")
+    add_all(parser, rate=True)
+    wide = ("tensor", "4"), ("data-parallel", "8"), ("expert-parallel", "32")
+    flags = [part for name, value in wide for part in (f"--prefill-{name}", value)]
+    flags += ["--decode-tensor", "4", "--decode-data-parallel", "80", "--decode-expert-parallel", "320"]
+    deployment = build_deployment(
+        parser.parse_args(
+            [
+                *("--model", "deepseek-v3", "--gpu", "h200", "--weights", "fp8", "--prefill", "1", "--decode", "1"),
+                *flags,
+            ]
+        )
+    )
+    assert [group.gpus for group in deployment.groups] == [32, 320]
+
+
+@pytest.mark.parametrize("text", ["4", "0:0.5", "4:1.5", "4:nan", "x:0.5", "4:0.5:-1", "1:1:1:1"])
+def test_speculation_that_makes_no_sense(refused: Any, text: str) -> None:
+    assert "argument --speculation" in refused("simulate", *BASE, *LOAD, "--speculation", text)
 
 
 @pytest.mark.parametrize(
