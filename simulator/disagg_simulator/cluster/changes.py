@@ -87,5 +87,5 @@ class Changes(Legs):
             sent -= 1  # the last token sent takes the place of the first, which is there with the KV
         if sent:
             self._base[index] = sent
-        self._lost_at[index] = self.now
+        self._last_at[index] = self.now
         self._dispatch(index, self._entry)

@@ -83,8 +83,10 @@ class Legs(RunState):
         if self._prefill_emits or not self._pair:
             if not base:
                 self._first(index, now)
-            elif record.gaps is not None:
-                record.gaps.add(now - self._lost_at[index], 1)
+            else:
+                if record.gaps is not None:
+                    record.gaps.add(now - self._last_at[index], 1)
+                self._last_at[index] = now
             record.tokens[index] = base + 1
             if not self._pair or base + 1 == self._outputs[index]:
                 self._leave(member, index)
@@ -151,7 +153,7 @@ class Legs(RunState):
             str(index),
             now=now,
             first_token=self.deployment.first_token,
-            first_token_seconds=self.recording.prefill_end[index] if index not in self._base else now,
+            first_token_seconds=self._last_at.get(index, self.recording.prefill_end[index]),
         )
         if emission is not None:
             self._emitted(member, emission, now)
@@ -168,8 +170,8 @@ class Legs(RunState):
         self._routing.ended(member.number, index, self._inputs[index] + base)
         if self._prefill_emits:
             base = self._base[index] = record.tokens[index]
-            self._lost_at[index] = record.prefill_end[index]
-        else:
+            self._last_at.setdefault(index, record.prefill_end[index])
+        elif not record.tokens[index]:
             record.prefill_start[index] = record.prefill_end[index] = nan
         self._routing.dispatched(member.number, index, self._inputs[index] + base)
         self._submit(member, index, self._inputs[index] + base, computed=False)
@@ -190,7 +192,7 @@ class Legs(RunState):
             if member.role is Role.WORKER:
                 self._routing.prefilled(member.number, index)
             if index in self._base and record.gaps is not None:
-                record.gaps.add(now - self._lost_at[index], 1)
+                record.gaps.add(now - self._last_at[index], 1)
             if not record.tokens[index]:
                 if isnan(record.prefill_start[index]):
                     record.prefill_start[index] = start_seconds

@@ -102,7 +102,8 @@ class Member:
             if flight.steps > 1:
                 done = sum(end <= now for end in flight.step_ends())
                 record.iterations += done
-                record.output_tokens += done * flight.decode_sequences
+                # A static batch computes ended sequences along.
+                record.output_tokens += done * min(flight.decode_sequences, counts.running)
         if self.landing is not None:
             record.kv_dropped += self.landing.dropped
             record.peak_kv_tokens = max(record.peak_kv_tokens, self.landing.peak_tokens)

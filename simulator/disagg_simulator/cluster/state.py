@@ -61,7 +61,8 @@ class RunState:
         self._count = len(requests)
         self._base: dict[int, int] = {}
         """Tokens that the client had before the current attempt, of requests that lost an earlier one."""
-        self._lost_at: dict[int, float] = {}
+        self._last_at: dict[int, float] = {}
+        """When such a request's client got its last token, or else when it was lost."""
         self._pulls: dict[int, int] = {}
         self._waiting: dict[Role, deque[int]] = {role: deque() for role in Role}
         """Requests that no instance could be chosen for."""

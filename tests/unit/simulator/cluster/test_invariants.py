@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
+from disagg_engine.batching.speculation import Speculation
 from disagg_engine.catalogue import default
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel import Roofline
@@ -29,15 +30,17 @@ from disagg_simulator.deployment import Deployment, Group, Ledger, Link, Mode, S
 from disagg_simulator.options import Fault, FaultKind, Lane, Options
 from disagg_simulator.recording import Outcome
 
-INSTANCE = Instance(model=default().model("opt-13b"), gpu=default().gpu("a100"))
-ROOFLINE = Roofline(INSTANCE)
+INSTANCES = {
+    stages: Instance(model=default().model("opt-13b"), gpu=default().gpu("a100"), pipeline=stages) for stages in (1, 2)
+}
 COLUMNS = ("prefill_start", "prefill_end", "first_token", "finish")
 
 
 def group(role, replicas, *, capacity, block=1, **batching):
+    stages = batching.get("pipeline", 1)
     return Group(
-        instance=INSTANCE,
-        time_model=ROOFLINE,
+        instance=INSTANCES[stages],
+        time_model=Roofline(INSTANCES[stages]),
         batching=BatchingConfig(role=role, **batching),
         replicas=replicas,
         kv_capacity_tokens=capacity,
@@ -54,7 +57,11 @@ def cases(draw):
     block = draw(st.sampled_from([1, 16]))
     batching = {
         "admission": draw(st.sampled_from(list(Admission))),
-        "policy": draw(st.sampled_from([BatchPolicy.PREFILL_FIRST, BatchPolicy.CHUNKED])),
+        "policy": draw(st.sampled_from(list(BatchPolicy))),
+        "queue_order": draw(st.sampled_from(list(QueueOrder))),
+        "speculation": draw(st.sampled_from([None, None, Speculation(draft_tokens=3, acceptance=0.6)])),
+        "pipeline": draw(st.sampled_from([1, 1, 2])),
+        "prefill_burst": draw(st.sampled_from([None, 2])),
     }
 
     def some(role):
