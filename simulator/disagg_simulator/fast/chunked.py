@@ -20,7 +20,7 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
     prefill_start, prefill_end = recording.prefill_start, recording.prefill_end
     first_token, finish = recording.first_token, recording.finish
     queue, pieces, load, place = server.queue, server.pieces, server.load, server.place
-    counted_seconds = server.time_model.counted_seconds
+    counted_seconds = server.counted_seconds
     block, budget = server.group.block_tokens, server.group.batching.chunk_tokens
     most = server.group.batching.max_sequences
     free = server.capacity
@@ -30,6 +30,7 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
     next_end = NEVER
     partial, done = -1, 0  # the prompt under way, and how much of it is computed
     ready: list[int] = []  # whose prompt ends with this iteration
+    parts: list[tuple[int, int]] = []  # chunks as (tokens held, new tokens), for a time model that looks at each
     horizon = yield inf
     while True:
         if not active and not queue:
@@ -56,6 +57,7 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
                 chunks = left
             pairs = chunks * (done + 0.5 * chunks)
             cached = done
+            parts.append((done, chunks))
             left -= chunks
             done += chunks
             if done == inputs[partial]:
@@ -78,12 +80,17 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
                 done = tokens = left
             else:
                 ready.append(request)
+            parts.append((0, tokens))
             chunks += tokens
             pairs += 0.5 * tokens * tokens
             left -= tokens
 
         if chunks or ready:
-            span = counted_seconds(chunks, pairs, cached, decodes, held)
+            if counted_seconds is not None:
+                span = counted_seconds(chunks, pairs, cached, decodes, held)
+            else:
+                span = server.seconds(parts, decodes, held)
+            parts.clear()
             steps = 1
             end = now + span
             if windows is not None and running:

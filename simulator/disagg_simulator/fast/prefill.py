@@ -18,7 +18,7 @@ def prefill(server: Server, recording: Recording, prefills: Prefills) -> Generat
     """Compute what is put into `server.queue`; ends when it is sent infinity."""
     inputs, prefill_start = recording.requests.input_tokens, recording.prefill_start
     queue, prompts, place = server.queue, server.prompts, server.place
-    counted_seconds = server.time_model.counted_seconds
+    counted_seconds = server.counted_seconds
     block, batching = server.group.block_tokens, server.group.batching
     limit, most, stages = batching.prefill_limit_tokens, batching.max_sequences, batching.pipeline
     ready, blocked = prefills.ready, prefills.blocked
@@ -63,11 +63,16 @@ def prefill(server: Server, recording: Recording, prefills: Prefills) -> Generat
             continue
         blocked[place] = False
         tokens = limit - left
-        span = prompts[tokens] if len(takes) == 1 else counted_seconds(tokens, pairs, 0, 0, 0)
+        if len(takes) == 1:
+            span = prompts[tokens]
+        elif counted_seconds is not None:
+            span = counted_seconds(tokens, pairs, 0, 0, 0)
+        else:
+            span = server.seconds((0, inputs[request]) for request in takes)
         iterations += 1
         end = now + span
         if stages > 1:
-            span = server.stage_seconds([inputs[request] for request in takes])
+            span = server.stage_seconds((0, inputs[request]) for request in takes)
             if line and end < line[-1][0]:  # a batch cannot overtake the one before it
                 end = line[-1][0]
         busy += span

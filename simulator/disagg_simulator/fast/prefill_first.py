@@ -22,7 +22,7 @@ def prefill_first(
     prefill_start, prefill_end = recording.prefill_start, recording.prefill_end
     first_token, finish = recording.first_token, recording.finish
     queue, pieces, prompts, load, place = server.queue, server.pieces, server.prompts, server.load, server.place
-    counted_seconds = server.time_model.counted_seconds
+    counted_seconds = server.counted_seconds
     block, limit = server.group.block_tokens, server.group.batching.prefill_limit_tokens
     most = server.group.batching.max_sequences
     free = server.capacity
@@ -62,7 +62,12 @@ def prefill_first(
 
         if takes:
             tokens = limit - left
-            span = prompts[tokens] if len(takes) == 1 else counted_seconds(tokens, pairs, 0, 0, 0)
+            if len(takes) == 1:
+                span = prompts[tokens]
+            elif counted_seconds is not None:
+                span = counted_seconds(tokens, pairs, 0, 0, 0)
+            else:
+                span = server.seconds((0, inputs[request]) for request in takes)
             end = now + span
             while end > horizon:
                 horizon = yield inf

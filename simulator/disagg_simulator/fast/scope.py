@@ -9,7 +9,6 @@ from __future__ import annotations
 from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
-from disagg_engine.timemodel import CountedTimeModel
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Ledger, Mode, Transfer
 from disagg_simulator.options import Options
@@ -91,6 +90,6 @@ def _group(group: Group) -> str | None:
             return "a prefill instance computes in chunks"
     elif batching.policy is not BatchPolicy.PREFILL_FIRST:
         return f"the policy is {batching.policy.value}"
-    if not isinstance(group.time_model, CountedTimeModel):
-        return "the time model does not answer from counts"
+    if batching.pipeline == 1 and group.time_model.decode_window(1, 1, 1) is None:
+        return "the time model cannot tell successive decode iterations in closed form"
     return None

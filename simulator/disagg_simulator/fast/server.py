@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 
 import numpy as np
 
-from disagg_engine.timemodel import BatchShape, Chunk, CountedTimeModel
+from disagg_engine.timemodel import BatchShape, Chunk, CountedTimeModel, IterationCost, TimeModel
 from disagg_simulator.deployment import Group
 from disagg_simulator.recording import InstanceRecord
+
+Counted = Callable[[int, float, int, int, int], float]
+"""`CountedTimeModel.counted_seconds`."""
 
 INDEX_BITS = 32
 """A request's index in the lower bits of a whole number, what it is sorted by above them."""
@@ -40,7 +44,7 @@ class Pieces(dict[int, Piece]):
     Whoever finds that its context is not on it asks `at`.
     """
 
-    def __init__(self, time_model: CountedTimeModel) -> None:
+    def __init__(self, time_model: TimeModel) -> None:
         super().__init__()
         self._time_model = time_model
 
@@ -49,33 +53,28 @@ class Pieces(dict[int, Piece]):
 
     def at(self, sequences: int, context: int) -> Piece:
         """The piece that a step from that context on is on."""
-        since = 0.0
-        for line in self._time_model.decode_lines(sequences):
-            if context < line.until_tokens:
+        since, until = 0.0, inf
+        lines = self._time_model.decode_lines(sequences)
+        for line in lines:
+            until = line.until_tokens if line is not lines[-1] else inf
+            if context < until:
                 break
-            since = line.until_tokens
+            since = until
         growth = line.seconds_per_token * sequences
-        self[sequences] = piece = (
-            since,
-            line.until_tokens,
-            line.seconds,
-            line.seconds_per_token,
-            growth,
-            0.5 * growth,
-        )
+        self[sequences] = piece = (since, until, line.seconds, line.seconds_per_token, growth, 0.5 * growth)
         return piece
 
 
 class Prompts(dict[int, float]):
     """Prompt length → seconds of an iteration that computes this prompt alone."""
 
-    def __init__(self, time_model: CountedTimeModel) -> None:
+    def __init__(self, time_model: TimeModel) -> None:
         super().__init__()
         self._time_model = time_model
 
     def __missing__(self, tokens: int) -> float:
-        seconds = self._time_model.counted_seconds(tokens, 0.5 * tokens * tokens, 0, 0, 0)
-        self[tokens] = seconds
+        batch = BatchShape(chunks=(Chunk(0, tokens),))
+        self[tokens] = seconds = self._time_model.iteration_seconds(batch).seconds
         return seconds
 
 
@@ -95,27 +94,40 @@ class Server:
     uniform: bool = False
     queue: deque[int] = field(default_factory=deque)
     load: list[int] | None = None
-    time_model: CountedTimeModel = field(init=False)
     pieces: Pieces = field(init=False)
     prompts: Prompts = field(init=False)
 
     def __post_init__(self) -> None:
+        self.pieces = Pieces(self.group.time_model)
+        self.prompts = Prompts(self.group.time_model)
+
+    @property
+    def counted_seconds(self) -> Counted | None:
+        """The time model's answer from sums, where sums are all that it looks at."""
         time_model = self.group.time_model
-        if not isinstance(time_model, CountedTimeModel):
-            raise TypeError(f"{type(time_model).__name__} does not answer from counts; `applies` says so")
-        self.time_model = time_model
-        self.pieces = Pieces(self.time_model)
-        self.prompts = Prompts(self.time_model)
+        return time_model.counted_seconds if isinstance(time_model, CountedTimeModel) else None
+
+    def seconds(self, chunks: Iterable[tuple[int, int]], sequences: int = 0, context: int = 0) -> float:
+        """Seconds of an iteration: chunks as (tokens held, new tokens), and decodes with the context of all."""
+        return self._cost(chunks, sequences, context).seconds
+
+    def stage_seconds(self, chunks: Iterable[tuple[int, int]]) -> float:
+        """How long the first pipeline stage is busy with an iteration."""
+        return self._cost(chunks, 0, 0).stage_seconds
+
+    def _cost(self, chunks: Iterable[tuple[int, int]], sequences: int, context: int) -> IterationCost:
+        return self.group.time_model.iteration_seconds(
+            BatchShape(
+                chunks=tuple(Chunk(held, new) for held, new in chunks),
+                decode_sequences=sequences,
+                decode_context_tokens=context,
+            )
+        )
 
     @property
     def most_tokens(self) -> int:
         """Tokens of the largest request that can ever get room."""
         return self.capacity * self.group.block_tokens
-
-    def stage_seconds(self, tokens: Sequence[int]) -> float:
-        """How long prompts of these lengths, computed together, keep the first pipeline stage busy."""
-        chunks = tuple(Chunk(0, length) for length in tokens)
-        return self.time_model.iteration_seconds(BatchShape(chunks=chunks)).stage_seconds
 
     def order(self) -> tuple[list[int] | deque[int], Callable[[int], None], Callable[[], int]]:
         """Running requests by the iteration that ends them, least first; how to put one in, and how to take it out.

@@ -30,7 +30,7 @@ def staged_decode(
     inputs, outputs = recording.requests.input_tokens, recording.requests.output_tokens
     finish, first_token = recording.finish, recording.first_token
     inbox, load, place = server.queue, server.load, server.place
-    iteration_seconds = server.time_model.iteration_seconds
+    iteration_seconds = server.group.time_model.iteration_seconds
     block, most, stages = (
         server.group.block_tokens,
         server.group.batching.max_sequences,

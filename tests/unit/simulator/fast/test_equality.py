@@ -27,19 +27,19 @@ def check(deployment: Deployment, requests: Columns, seed: int, options: Options
     assert_equal(ours, simulate(deployment, requests, seed=seed, options=options))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(deployment=deployments(Mode.COLOCATED, PREFILL_FIRST), requests=workloads(), seed=st.integers(0, 9))
 def test_colocated_prefill_first_equals_the_stepper(deployment: Deployment, requests: Columns, seed: int) -> None:
     check(deployment, requests, seed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(deployment=deployments(Mode.COLOCATED, CHUNKED), requests=workloads(), seed=st.integers(0, 9))
 def test_colocated_chunked_equals_the_stepper(deployment: Deployment, requests: Columns, seed: int) -> None:
     check(deployment, requests, seed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(deployment=deployments(Mode.DISAGGREGATED, BOTH), requests=workloads(), seed=st.integers(0, 9))
 def test_disaggregated_equals_the_stepper(deployment: Deployment, requests: Columns, seed: int) -> None:
     check(deployment, requests, seed)
@@ -51,7 +51,7 @@ def test_prefill_only_equals_the_stepper(deployment: Deployment, requests: Colum
     check(deployment, requests, seed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(deployment=deployments(Mode.DECODE_ONLY, BOTH), requests=workloads(), seed=st.integers(0, 9))
 def test_decode_only_equals_the_stepper(deployment: Deployment, requests: Columns, seed: int) -> None:
     check(deployment, requests, seed)

@@ -20,8 +20,8 @@ from disagg_simulator.options import DEFAULTS, Fault, Lane, Options
 from tests.support.lanes import INSTANCE
 
 
-class Uncounted:
-    """A time model that wants to see every chunk."""
+class Opaque:
+    """A time model that wants to see every iteration."""
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         return IterationCost(seconds=0.1, compute_seconds=0.1, memory_seconds=0.0, stage_seconds=0.1, bound="compute")
@@ -63,13 +63,13 @@ def columns(**more: Any) -> Columns:
         (pair(decode=(group(Role.DECODE, ledger=Ledger.BLOCKS),)), "decode: the ledger"),
         (pair(decode=(group(Role.DECODE, block_tokens=16),)), "different sizes"),
         (pair(decode=(group(Role.DECODE, admission=Admission.PREEMPT),)), "decode: batching"),
-        (pair(decode=(group(Role.DECODE, pipeline=2),)), "decode: decodes are pipelined"),
         (pair(prefill=(group(Role.PREFILL, prefill_burst=1),)), "prefill: batching"),
         (pair(prefill=(group(Role.PREFILL, queue_order=QueueOrder.SHORTEST_FIRST),)), "prefill: batching"),
         (pair(prefill=(group(Role.PREFILL, scheduling_overhead_seconds=0.002),)), "prefill: batching"),
         (pair(prefill=(group(Role.PREFILL, policy=BatchPolicy.CHUNKED),)), "in chunks"),
         (pair(prefill=(group(Role.PREFILL, policy=BatchPolicy.STATIC),)), "the policy is static"),
-        (pair(prefill=(group(Role.PREFILL, time_model=Uncounted()),)), "from counts"),
+        (pair(prefill=(group(Role.PREFILL, time_model=Opaque()),)), "closed form"),
+        (Deployment(mode=Mode.COLOCATED, workers=(group(Role.WORKER, pipeline=2),)), "pipeline stages"),
     ],
 )
 def test_what_the_lane_does_not_know_is_left_to_the_cluster(deployment: Deployment, why: str) -> None:
