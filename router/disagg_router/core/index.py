@@ -10,12 +10,16 @@ Nothing outlives the process start it belongs to: :meth:`PrefixIndex.forget` is 
 or stops answering.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Final
 
 MAX_BLOCKS: Final = 1 << 18
 """Most blocks remembered of one worker: 4 million tokens at 16 a block, some 40 MB."""
+
+SPARE_HASHES: Final = 1024
+"""Hashes listed beyond twice those remembered before the list is cleared of repeats."""
 
 
 class PrefixIndex:
@@ -23,19 +27,27 @@ class PrefixIndex:
 
     def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
         self._max_blocks = max_blocks
-        self._held: dict[Hashable, OrderedDict[Hashable, None]] = {}
+        self._held: dict[Hashable, _Recent] = {}
 
     def overlap(self, key: Hashable, hashes: Sequence[Hashable]) -> int:
         """Blocks at the start of ``hashes`` (a prefix chain) that the worker is believed to hold."""
-        held = self._held.get(key)
-        return _leading(held, hashes) if held and hashes else 0
+        return self.overlaps((key,), hashes)[0]
 
     def overlaps(self, keys: Iterable[Hashable], hashes: Sequence[Hashable]) -> list[int]:
         """``overlap`` of each worker."""
-        if not hashes:
-            return [0 for _ in keys]
-        get = self._held.get
-        return [_leading(held, hashes) if (held := get(key)) else 0 for key in keys]
+        count, get = len(hashes), self._held.get
+        first = hashes[0] if count else None
+        second = hashes[1] if count > 1 else None
+        found = []
+        for key in keys:
+            recent = get(key)
+            if recent is None or not count or first not in recent.stamps:
+                found.append(0)
+            elif count == 1 or second not in recent.stamps:
+                found.append(1)
+            else:
+                found.append(_leading(recent.stamps, hashes))
+        return found
 
     def record(self, key: Hashable, hashes: Sequence[Hashable], *, capacity_blocks: int) -> int:
         """The worker was sent a prompt with these blocks; ``capacity_blocks`` is its KV room (0: unknown).
@@ -44,16 +56,14 @@ class PrefixIndex:
         """
         if not hashes:
             return 0
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = OrderedDict()
-        known = _leading(held, hashes)
-        held.update(dict.fromkeys(reversed(hashes[known:])))
-        for block in reversed(hashes[:known]):
-            held.move_to_end(block)
-        excess = len(held) - min(self._max_blocks, capacity_blocks or self._max_blocks)
-        for _ in range(excess):
-            held.popitem(last=False)
+        recent = self._held.get(key)
+        if recent is None:
+            recent = self._held[key] = _Recent()
+        known = _leading(recent.stamps, hashes) if hashes[0] in recent.stamps else 0
+        recent.touch(hashes)
+        excess = len(recent.stamps) - min(self._max_blocks, capacity_blocks or self._max_blocks)
+        if excess > 0:
+            recent.forget_oldest(excess)
         return known
 
     def forget(self, key: Hashable) -> None:
@@ -61,17 +71,68 @@ class PrefixIndex:
 
     def blocks(self, key: Hashable) -> int:
         """Blocks remembered of one worker."""
-        return len(self._held.get(key, ()))
+        recent = self._held.get(key)
+        return len(recent.stamps) if recent is not None else 0
 
     def __len__(self) -> int:
         """Blocks remembered of all workers."""
-        return sum(map(len, self._held.values()))
+        return sum(len(recent.stamps) for recent in self._held.values())
 
 
-def _leading(held: Mapping[Hashable, None], hashes: Sequence[Hashable]) -> int:
-    """How many of ``hashes``, which are not empty, lead up to the first that is not held."""
-    if hashes[0] not in held:
-        return 0
+class _Recent:
+    """Block hashes of one worker by when they were last sent there, handled a prompt at a time.
+
+    Each has the stamp of the last prompt that had it. Prompts are listed in order; the oldest is forgotten from its end
+    on, and a hash that has a later stamp by then belongs to a later prompt and is passed over.
+    """
+
+    __slots__ = ("_listed", "_prompts", "_stamp", "stamps")
+
+    def __init__(self) -> None:
+        self.stamps: dict[Hashable, int] = {}
+        self._prompts: deque[tuple[int, list[Hashable]]] = deque()
+        self._listed = 0
+        self._stamp = 0
+
+    def touch(self, hashes: Sequence[Hashable]) -> None:
+        """A prompt with these blocks was sent."""
+        stamp = self._stamp = self._stamp + 1
+        self.stamps.update(dict.fromkeys(hashes, stamp))
+        self._prompts.append((stamp, list(hashes)))
+        self._listed += len(hashes)
+        if self._listed > 2 * len(self.stamps) + SPARE_HASHES:
+            self._clear()
+
+    def forget_oldest(self, count: int) -> None:
+        """Forget so many, of which there are as many."""
+        stamps, prompts = self.stamps, self._prompts
+        while count:
+            stamp, hashes = prompts[0]
+            if len(hashes) > count:
+                last = hashes[-count:]
+                del hashes[-count:]
+            else:
+                last = hashes
+                prompts.popleft()
+            self._listed -= len(last)
+            had = list(map(stamps.pop, last, repeat(None)))
+            gone = had.count(stamp)
+            count -= gone
+            if gone < len(last):
+                for block, other in zip(last, had, strict=True):
+                    if other is not None and other != stamp:
+                        stamps[block] = other
+
+    def _clear(self) -> None:
+        """Leave out of the list what later prompts have."""
+        get = self.stamps.get
+        kept = ((stamp, [block for block in hashes if get(block) == stamp]) for stamp, hashes in self._prompts)
+        self._prompts = deque((stamp, hashes) for stamp, hashes in kept if hashes)
+        self._listed = sum(len(hashes) for _, hashes in self._prompts)
+
+
+def _leading(held: Mapping[Hashable, object], hashes: Sequence[Hashable]) -> int:
+    """How many of ``hashes``, the first of which is held, lead up to the first that is not."""
     low, high, count = 1, 2, len(hashes)
     while high <= count and hashes[high - 1] in held:
         low, high = high, 2 * high

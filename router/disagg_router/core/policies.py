@@ -27,10 +27,6 @@ PrefillSeconds = Callable[[int], float]
 """Expected seconds to prefill that many tokens in one go; 0 for none."""
 
 
-Price = tuple[float, int]
-"""Cost of a worker, and what settles equal costs first: its requests."""
-
-
 class Policy(Protocol):
     """Chooses among eligible workers of one role."""
 
@@ -114,19 +110,15 @@ class KvAware:
             return cheapest(pool, activities(pool), self._rng)
         weight, seconds = self._weight, self._seconds
         held = self._index.overlaps([worker.key for worker in pool], prompt.hashes)
-        prices: list[Price]
         if seconds is None:
             blocks = prompt.blocks
-            prices = [
-                (weight * (blocks - there) + worker.blocks, worker.requests)
-                for worker, there in zip(pool, held, strict=True)
-            ]
+            costs = [weight * (blocks - there) + worker.blocks for worker, there in zip(pool, held, strict=True)]
         else:
-            prices = [
-                (seconds(worker.tokens) + weight * seconds(_missing(worker, prompt, there)), worker.requests)
+            costs = [
+                seconds(worker.tokens) + weight * seconds(_missing(worker, prompt, there))
                 for worker, there in zip(pool, held, strict=True)
             ]
-        return cheapest(pool, prices, self._rng)
+        return cheapest(pool, costs, self._rng)
 
     def dispatched(self, worker: Candidate, prompt: Prompt) -> int:
         held = self._index.record(worker.key, prompt.hashes, capacity_blocks=worker.capacity_blocks)
@@ -141,24 +133,25 @@ def _missing(worker: Candidate, prompt: Prompt, held_blocks: int) -> int:
     return max(1, prompt.tokens - held_blocks * worker.block_tokens)
 
 
-def queues(pool: Sequence[Candidate]) -> list[Price]:
-    """Prompt tokens, then requests, that this router has waiting at prefill workers."""
-    return [(worker.tokens, worker.requests) for worker in pool]
+def queues(pool: Sequence[Candidate]) -> list[float]:
+    """Prompt tokens that this router has waiting at prefill workers."""
+    return [worker.tokens for worker in pool]
 
 
-def activities(pool: Sequence[Candidate]) -> list[Price]:
-    """KV blocks, then sequences, that this router has running at workers."""
-    return [(worker.blocks, worker.requests) for worker in pool]
+def activities(pool: Sequence[Candidate]) -> list[float]:
+    """KV blocks that this router has running at workers."""
+    return [worker.blocks for worker in pool]
 
 
-def cheapest(pool: Sequence[CandidateT], prices: list[Price], rng: random.Random) -> CandidateT:
-    """The worker of least price; among equals one at random."""
-    best = min(prices)
-    ties = prices.count(best)
-    if ties == 1:
-        return pool[prices.index(best)]
-    equal = [worker for worker, price in zip(pool, prices, strict=True) if price == best]
-    return equal[int(rng.random() * ties)]
+def cheapest(pool: Sequence[CandidateT], costs: list[float], rng: random.Random) -> CandidateT:
+    """The worker of least cost; among equals one of those with the fewest requests, at random."""
+    best = min(costs)
+    if costs.count(best) == 1:
+        return pool[costs.index(best)]
+    equal = [worker for worker, cost in zip(pool, costs, strict=True) if cost == best]
+    fewest = min(worker.requests for worker in equal)
+    equal = [worker for worker in equal if worker.requests == fewest]
+    return equal[0] if len(equal) == 1 else equal[int(rng.random() * len(equal))]
 
 
 def make_policy(

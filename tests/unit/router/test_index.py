@@ -1,11 +1,13 @@
 """The approximate prefix index against a naive one."""
 
+from collections import OrderedDict
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from disagg_contract.hashing import block_hashes, root_digest
 from disagg_router.core.fleet import WorkerKey
-from disagg_router.core.index import PrefixIndex
+from disagg_router.core.index import SPARE_HASHES, PrefixIndex
 
 ROOT = root_digest(model="m")
 A, B = WorkerKey("a", "1"), WorkerKey("b", "1")
@@ -64,6 +66,37 @@ def test_what_is_held_is_closed_under_prefixes(prompts, capacity, asked):
     for prompt in [*prompts, asked]:
         hashes = chain(prompt)
         overlap = index.overlap(A, hashes)
-        held = index._held.get(A, {})
+        held = index._held[A].stamps if A in index._held else {}
         assert [block in held for block in hashes] == [True] * overlap + [False] * (len(hashes) - overlap)
         assert set(hashes[:overlap]) <= recorded
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=60),
+    capacity=st.integers(1, 12),
+)
+def test_the_least_recently_sent_goes_first_and_of_a_prompt_its_end(prompts, capacity):
+    index = PrefixIndex()
+    order = OrderedDict()
+    for prompt in prompts:
+        hashes = chain(prompt)
+        known = sum(block in order for block in hashes)
+        assert index.overlaps([A, B], hashes) == [known, 0]
+        assert index.record(A, hashes, capacity_blocks=capacity) == known
+        for block in reversed(hashes):
+            order[block] = None
+            order.move_to_end(block)
+        while len(order) > capacity:
+            order.popitem(last=False)
+        assert (index._held[A].stamps.keys() if A in index._held else set()) == order.keys()
+
+
+def test_a_prompt_sent_again_and_again_does_not_pile_up():
+    index = PrefixIndex()
+    prompt = chain(range(64))
+    for _ in range(1000):
+        index.record(A, prompt, capacity_blocks=0)
+    assert index.blocks(A) == len(index) == 16
+    assert index._held[A]._listed <= 2 * 16 + SPARE_HASHES + 16
+    index.record(A, chain(range(100, 132)), capacity_blocks=20)
+    assert index.overlap(A, prompt) == 12, "the end of the older prompt went"
