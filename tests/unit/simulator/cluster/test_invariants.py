@@ -171,8 +171,6 @@ def test_a_run_cut_short_is_the_beginning_of_the_whole(case, share):
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_gaps_are_the_time_from_first_to_last_token(case):
     deployment, requests, _ = case
-    if deployment.transfer is Transfer.PUSH:
-        return
     recording = simulate_cluster(deployment, requests, seed=5, options=Options(gaps=True))
     assert recording.gaps is not None
     done = [index for index in range(len(requests)) if recording.outcome[index] == Outcome.COMPLETED]
@@ -181,6 +179,16 @@ def test_gaps_are_the_time_from_first_to_last_token(case):
     assert total == pytest.approx(
         sum(recording.finish[index] - recording.first_token[index] for index in done), abs=1e-6
     )
+
+
+@given(case=cases())
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_gaps_are_one_fewer_than_tokens_whatever_is_lost(case):
+    deployment, requests, faults = case
+    options = Options(gaps=True, faults=faults, lane=Lane.STEPPER)
+    recording = simulate_cluster(deployment, requests, seed=5, options=options)
+    assert recording.gaps is not None
+    assert sum(recording.gaps.count) == sum(max(0, tokens - 1) for tokens in recording.tokens)
 
 
 def fingerprint():
