@@ -1,8 +1,9 @@
 """TPOT of a closed loop in closed form.
 
 With C requests of i input and o output tokens always under way, each running sequence ends on average every o
-iterations, and a new prompt takes its place: an iteration carries C decodes and, on average, λ = C / o prompts. How a
-serving program mixes the two decides what a running request sees of the prompts:
+iterations, and a new prompt takes its place. A request's own prompt is part of its TTFT, so between its tokens it sees
+the prompts of the C − 1 others (the arrival theorem of closed queueing networks): an iteration carries C decodes and,
+on average, λ = (C − 1) / o prompts. How a serving program mixes the two decides what a running request sees of them:
 
 - mixed (chunked prefill, in-flight batching): prompts join the decodes. Ends are spread out, so the number of prompts
   in an iteration is Poisson distributed with mean λ; a request sees the mean over iterations.
@@ -104,7 +105,7 @@ def load_of(row: Measurement, catalogue: Catalogue) -> Load:
 def shares(load: Load) -> Iterator[Share]:
     """The iterations that an output token waits for, on average."""
     sequences = load.sequences
-    rate = sequences / load.output_tokens
+    rate = (sequences - 1) / load.output_tokens
     if load.mixing is Mixing.PREFILL_FIRST:
         together = max(1, PROMPT_TOKENS // load.input_tokens)
         yield Share(1.0, 0, sequences)
