@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from disagg_contract.labels import Role
 from disagg_simulator.errors import OptionError
-from disagg_simulator.planner import PlannerSetup
+
+if TYPE_CHECKING:  # forecasting takes a while to import, and few runs have a planner
+    from disagg_simulator.planner import PlannerSetup
 
 
 class Lane(StrEnum):

@@ -49,10 +49,11 @@ Event skipping (a simulator's driver)
 A prefill instance with `FirstToken.PREFILL`, and `Admission.RESERVE`, is how the reference rows count.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from disagg_contract.config import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
 from disagg_engine.batching.config import BatchingConfig
-from disagg_engine.batching.loop import BatchingLoop
 from disagg_engine.batching.speculation import Speculation
 from disagg_engine.batching.types import (
     Admitted,
@@ -68,6 +69,9 @@ from disagg_engine.batching.types import (
     Transfer,
     Work,
 )
+
+if TYPE_CHECKING:
+    from disagg_engine.batching.loop import BatchingLoop
 
 __all__ = [
     "Admission",
@@ -90,3 +94,13 @@ __all__ = [
     "Transfer",
     "Work",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`BatchingLoop`, imported when somebody drives one: settings and values are had sooner without it."""
+    if name != "BatchingLoop":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from disagg_engine.batching.loop import BatchingLoop
+
+    globals()[name] = BatchingLoop
+    return BatchingLoop

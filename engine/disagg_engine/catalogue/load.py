@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pkgutil import get_data
 from typing import Any
 
 import yaml
@@ -25,5 +25,7 @@ def parse(text: str, *, what: str) -> Any:
 @cache
 def packaged(name: str) -> Any:
     """The document `data/<name>.yaml` of this package."""
-    text = resources.files("disagg_engine").joinpath("data", f"{name}.yaml").read_text(encoding="utf-8")
-    return parse(text, what=f"{name}.yaml")
+    data = get_data("disagg_engine", f"data/{name}.yaml")
+    if data is None:
+        raise CatalogueError(f"data/{name}.yaml is not there: this installation of disagg lacks files")
+    return parse(data.decode(), what=f"{name}.yaml")
