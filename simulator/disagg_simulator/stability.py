@@ -35,8 +35,14 @@ GROWTH = 0.25
 MARGIN = 0.01
 """How far the load must be above 1: what a finite run cannot tell from 1."""
 
-DRAINED = 0.7
-"""Part of the last backlog whose completion is timed; the rest runs in ever smaller batches."""
+SPANS = 2.0
+"""A run without growth that is shorter than so many median times in the system is all start-up and says nothing."""
+
+DRAINED, DRAINED_MOST, DRAINED_REQUESTS = 0.3, 0.7, 60
+"""Part of the last backlog whose completion is timed, or so many requests, up to the larger part.
+
+Towards the end nobody waits any more: what is left runs in ever smaller batches, and without new prompts in between.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,8 @@ def assess(arrival: Floats, finish: Floats) -> Stability:
     done = ~np.isnan(finish)
     drained = bool(done.all())
     if not (grows(finish - arrival) if drained else _falls_behind(arrival, finish, done)):
-        return Stability(stable=True, offered_requests_per_second=offered)
+        long_enough = not done.any() or span > SPANS * float(np.median((finish - arrival)[done]))
+        return Stability(stable=True if long_enough else None, offered_requests_per_second=offered)
     last = float(arrival[-1])
     ends = np.sort(finish[done])
     served = _drain_rate(ends, last) if drained else _late_rate(ends, last)
@@ -107,7 +114,7 @@ def _falls_behind(arrival: Floats, finish: Floats, done: Bools) -> bool:
 def _drain_rate(ends: Floats, last: float) -> float | None:
     """Requests a second while the backlog at the last arrival is worked off; None for a backlog of a few."""
     backlog = ends[np.searchsorted(ends, last, side="right") :]
-    few = int(backlog.size * DRAINED)
+    few = int(max(backlog.size * DRAINED, min(backlog.size * DRAINED_MOST, DRAINED_REQUESTS)))
     if few < 3 or backlog[few - 1] <= last:
         return None
     return few / float(backlog[few - 1] - last)

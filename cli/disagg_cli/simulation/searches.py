@@ -19,14 +19,22 @@ from disagg_simulator.report import deployment_to_json
 from disagg_simulator.trials import Source, Trials
 
 
+INSTANCE_REQUESTS = 500
+"""Requests of a trial for each instance at least, so that large deployments get beyond their start-up too."""
+
+
 def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tuple[Goodput, str]:
     """The goodput of a deployment under the load of the flags, and what that load is called. Raises `UsageError`."""
     if arguments.concurrency:
         raise UsageError("--concurrency is a closed loop, which has no rate to search")
     source = build_source(arguments)
-    requests, growth = requests_of(arguments, deployment.mode), DEFAULT_GROWTH
+    instances = sum(group.replicas for group in deployment.groups)
+    requests = max(requests_of(arguments, deployment.mode), INSTANCE_REQUESTS * instances)
+    growth = DEFAULT_GROWTH
     if arguments.trace:
         requests = len(source(1.0, arguments.requests or 2**62))
+    elif arguments.requests:
+        requests = arguments.requests
     if arguments.trace or arguments.requests:
         growth = 1
     trials = Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments))

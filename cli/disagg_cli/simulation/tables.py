@@ -111,6 +111,9 @@ def _print_usage(result: Result, console: Console) -> None:
 def _print_warnings(result: Result, console: Console) -> None:
     if result.stability.unstable:
         say(console, unstable(result), style="red")
+    if result.stability.stable is None and not result.unfinished:
+        text = "the run is too short to tell whether this rate can be kept up; simulate more --requests"
+        say(console, text, style="yellow")
     if result.refused:
         say(console, f"{result.refused} requests are larger than an instance's KV room", style="yellow")
 

@@ -109,6 +109,13 @@ def test_a_queue_that_recovered_is_no_alarm() -> None:
     assert judged(arrival, queue(arrival, service)) is True
 
 
+def test_a_run_that_is_all_start_up_says_nothing() -> None:
+    """Everything is in service at once: whether the rate can be kept up is seen by nobody before the first ends."""
+    arrival = np.arange(300) * 0.01
+    assert assess(arrival, arrival + 8.0).stable is None
+    assert assess(arrival * 10, arrival * 10 + 8.0).stable is True
+
+
 @pytest.mark.parametrize("count", [0, 1, 29])
 def test_few_requests_say_nothing(count: int) -> None:
     arrival = np.arange(count) * 1.0
