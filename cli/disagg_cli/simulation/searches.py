@@ -18,7 +18,6 @@ from disagg_simulator.goodput import DEFAULT_GROWTH, Goodput, Search, Trial, fin
 from disagg_simulator.report import deployment_to_json
 from disagg_simulator.trials import Source, Trials
 
-
 INSTANCE_REQUESTS = 500
 """Requests of a trial for each instance at least, so that large deployments get beyond their start-up too."""
 

@@ -127,7 +127,7 @@ def test_unknown_commands_list_the_known_ones(capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("replay", "--trace", "builtin:chat"), "the following arguments are required: --url"),
+        (("replay", "--trace", "builtin:chat"), "one of the arguments --url --simulate is required"),
         (
             ("replay", "--url", "u", "--trace", "builtin:chat", "--limt", "3"),
             "unknown argument --limt; did you mean --limit?",

@@ -25,4 +25,4 @@ def test_a_load_with_a_length_of_its_own_has_it_unless_requests_are_asked_for() 
 def test_a_search_over_rates_needs_a_steady_one(workload: str) -> None:
     with pytest.raises(UsageError, match="whose rate changes with time"):
         build_source(flags(workload))
-    assert len(build_source(flags("chat"))(7)) == 7
+    assert len(build_source(flags("chat"))(2.5, 7)) == 7
