@@ -175,7 +175,7 @@ def measure_goodput() -> dict[str, Any]:
     for name, requests in SEARCHES.items():
         deployment = deployments()[name]
         before = time.process_time()
-        trials = Trials(deployment, lambda count: load(1.0, count), slo, seed=SEED)
+        trials = Trials(deployment, load, slo, seed=SEED)
         found = find_goodput(trials, Search(requests=requests))
         seconds = time.process_time() - before
         figures[name] = {
