@@ -92,8 +92,8 @@ class RouterChoice:
     def __init__(self, policy: Policy, prompts: Prompts) -> None:
         self.policy = policy
         self._prompts = prompts
-        self._seats: list[Seat] = []
-        self._groups: list[Group] = []
+        self._seats: dict[int, Seat] = {}
+        self._groups: dict[int, Group] = {}
         self._starts = 0
         self._pools: dict[int, tuple[Sequence[int], list[Seat]]] = {}
         self._charges: dict[int, Charge[Seat]] = {}
@@ -105,11 +105,8 @@ class RouterChoice:
         """See Routing."""
         self._starts += 1
         seat = Seat(number, self._starts, group)
-        if number < len(self._seats):
-            self._seats[number] = seat
-        else:
-            self._seats.append(seat)
-            self._groups.append(group)
+        self._seats[number] = seat
+        self._groups[number] = group
         self._pools.clear()
 
     def left(self, number: int, /) -> None:

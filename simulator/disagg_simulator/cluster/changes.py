@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import isnan, nan
+from math import nan
 
 from disagg_contract.labels import Role
 from disagg_simulator.cluster.legs import Legs
@@ -16,7 +16,7 @@ class Changes(Legs):
 
     def serve(self, member: Member) -> None:
         """The instance serves from now on, and first of all those who wait for one."""
-        if member.phase is Phase.DRAINING or (member.phase is Phase.GONE and not isnan(member.record.stopped_seconds)):
+        if member.stopped:
             return
         self.fleet.serve(member)
         waiting, self._waiting[member.role] = self._waiting[member.role], deque()

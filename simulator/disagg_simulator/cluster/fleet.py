@@ -34,8 +34,8 @@ class Fleet:
                 self.serve(self.create(group, now=0.0))
 
     def of(self, role: Role) -> list[Member]:
-        """Instances of a role that are not gone, oldest first."""
-        return [member for member in self.members if member.role is role and member.phase is not Phase.GONE]
+        """Instances of a role that exist, oldest first; one that is lost and will come back is among them."""
+        return [member for member in self.members if member.role is role and not member.stopped]
 
     def create(self, group: Group, *, now: float) -> Member:
         """A further instance, which does not serve yet."""
@@ -61,13 +61,12 @@ class Fleet:
 
     def drain(self, member: Member, *, now: float) -> None:
         """Choose it no longer; it stops when it is empty."""
-        started = member.phase is not Phase.STARTING
-        member.phase = Phase.DRAINING
-        self._changed(member.role)
-        if not started:
-            self._stop(member, now=now)
-        else:
+        if member.phase is Phase.SERVING:
+            member.phase = Phase.DRAINING
+            self._changed(member.role)
             self.check(member, now=now)
+        elif member.phase is not Phase.DRAINING and not member.stopped:
+            self._stop(member, now=now)
 
     def check(self, member: Member, *, now: float) -> None:
         """Something left the instance: a draining one may be empty now."""
@@ -85,9 +84,10 @@ class Fleet:
         self._changed(member.role)
 
     def _stop(self, member: Member, *, now: float) -> None:
-        member.close_books(now=now)
-        member.renew()
-        member.phase = Phase.GONE
+        if member.phase is not Phase.GONE:
+            member.close_books(now=now)
+            member.renew()
+            member.phase = Phase.GONE
         member.record.stopped_seconds = now
 
     def _changed(self, role: Role) -> None:

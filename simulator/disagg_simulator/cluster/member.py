@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from math import isnan
 
 from disagg_engine.batching import BatchingLoop, Iteration
 from disagg_engine.kv import BlockLedger, CountingLedger
@@ -67,6 +68,11 @@ class Member:
         self.gaps = gaps
         self.pushed = pushed
         self.renew()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is gone for good."""
+        return not isnan(self.record.stopped_seconds)
 
     def renew(self) -> None:
         """A new process with nothing on it."""

@@ -83,7 +83,8 @@ class Planning:
         self._waiting = None
         if decision.changes:
             self._write(decision)
-        run.at(now + settings.interval_seconds, self._tick)
+        if not run.stuck:
+            run.at(now + settings.interval_seconds, self._tick)
 
     def _look(self) -> Groups:
         groups = {}

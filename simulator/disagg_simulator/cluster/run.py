@@ -50,6 +50,7 @@ class ClusterRun(Changes):
                     self._arrived(subject)
             else:
                 self.now = now
+                self._pending -= 1
                 self._actions[subject]()
         return self._close()
 
@@ -72,6 +73,7 @@ class ClusterRun(Changes):
                     "numbers that ascend"
                 )
             heappush(self._heap, (seconds, ARRIVAL, following, following))
+        self._arrived_count = following
         if self._meter is not None:
             self._meter.arrived()
         if self._entry is Role.DECODE:

@@ -16,7 +16,7 @@ from disagg_engine.batching import FirstToken
 from disagg_load.columns import Columns
 from disagg_simulator.cluster.fleet import Fleet
 from disagg_simulator.cluster.links import Links
-from disagg_simulator.cluster.member import Member, Phase
+from disagg_simulator.cluster.member import NEVER, Member, Phase
 from disagg_simulator.cluster.meter import Meter
 from disagg_simulator.deployment import Deployment, Mode, Transfer
 from disagg_simulator.options import Options
@@ -69,6 +69,9 @@ class RunState:
         self._order = 0
         self._heap: list[Event] = []
         self._actions: list[Callable[[], None]] = []
+        self._pending = 0
+        """Actions still to come."""
+        self._arrived_count = 0
         self.now = 0.0
         self.unfinished = self._count
         self.fleet = Fleet(deployment, routing=self._routing, recording=self.recording, options=options)
@@ -78,6 +81,18 @@ class RunState:
         self._order += 1
         heappush(self._heap, (seconds, CHANGE, self._order, len(self._actions)))
         self._actions.append(action)
+        self._pending += 1
+
+    @property
+    def stuck(self) -> bool:
+        """Whether nothing will happen any more but for the action under way: no arrival, no work, no other action."""
+        return (
+            self._arrived_count == self._count
+            and not self._pending
+            and not self._pulls
+            and not (self._heap and self._heap[0][0] <= self.now)
+            and not any(member.due < NEVER for member in self.fleet.members)
+        )
 
     def _send_next(self) -> None:
         """Closed loop: the next request, if one is left, arrives now."""

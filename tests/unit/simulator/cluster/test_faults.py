@@ -111,3 +111,14 @@ def test_a_fault_of_an_instance_that_is_not_there_is_refused(pair, columns):
     options = Options(faults=(Fault(at_seconds=0.1, role=Role.DECODE, index=1),))
     with pytest.raises(OptionError, match=r"fault\.index is 1; it must be below the number of decode instances, 1"):
         simulate_cluster(pair(), columns([0.0], 512, 3), seed=0, options=options)
+
+
+def test_kv6_kv_of_a_lost_attempt_that_comes_late_is_dropped(pair, columns, instance):
+    """The first pull would end at 1.5; its decode instance is lost at 1.0, and the second attempt has its own pull."""
+    link = Link(bytes_per_second=512 * instance.model.kv_bytes_per_token)
+    options = Options(faults=(Fault(at_seconds=1.0, role=Role.DECODE, for_seconds=0.2),))
+    recording = simulate_cluster(pair(1, 1, link=link), columns([0.0], 512, 5), seed=0, options=options)
+    # Prefilled again from 1.0 to 1.5 (513 tokens, the second token), pulled behind the first one on the same link.
+    assert recording.finish[0] == pytest.approx(1.5 + 513 / 512 + 3 * 0.1)
+    assert recording.tokens[0] == 5
+    assert recording.transfer_tokens == 512 + 513

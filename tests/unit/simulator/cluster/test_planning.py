@@ -18,7 +18,7 @@ from disagg_planner.core.settings import RoleSettings, Settings
 from disagg_simulator.cluster import simulate_cluster
 from disagg_simulator.deployment import Deployment, Link, Mode
 from disagg_simulator.errors import DeploymentError
-from disagg_simulator.options import Options
+from disagg_simulator.options import Fault, Options
 from disagg_simulator.planner import PlannerSetup
 from disagg_simulator.recording import Outcome
 
@@ -167,3 +167,31 @@ def test_a_colocated_deployment_has_nothing_that_a_planner_scales(group, planner
     deployment = Deployment(mode=Mode.COLOCATED, workers=(group(Role.WORKER),))
     with pytest.raises(DeploymentError, match="a planner scales prefill and decode"):
         simulate_cluster(deployment, steps((1.0, 10.0)), seed=0, options=Options(planner=planner()))
+
+
+def test_an_instance_that_comes_back_is_not_replaced_and_one_that_does_not_is(deployment, planner, steps):
+    requests = steps((4.0, 120.0))
+    for seconds, instances in ((15.0, 2), (float("inf"), 3)):
+        fault = Fault(at_seconds=30.0, role=Role.DECODE, for_seconds=seconds)
+        options = Options(planner=planner(), faults=(fault,))
+        recording = simulate_cluster(deployment, requests, seed=0, options=options)
+        assert set(recording.outcome) == {Outcome.COMPLETED}
+        assert len(recording.instances) == instances
+    assert any(one.reason == Reason.OUTSIDE_BOUNDS and one.role is Role.DECODE for one in recording.decisions)
+
+
+def test_a_run_that_nothing_can_finish_ends_although_the_planner_goes_on(deployment, planner, steps):
+    roles = {Role.PREFILL: RoleSettings(maximum=4), Role.DECODE: RoleSettings(scaled=False)}
+    setup = planner()
+    setup = replace(setup, settings=replace(setup.settings, roles=roles))
+    options = Options(planner=setup, faults=(Fault(at_seconds=30.0, role=Role.DECODE),))
+    recording = simulate_cluster(deployment, steps((1.0, 60.0)), seed=0, options=options)
+    assert Outcome.UNFINISHED in recording.outcome
+
+
+def test_roles_may_start_at_different_speeds(deployment, planner, steps):
+    """A decode instance that was asked for after a prefill one may serve before it."""
+    slow = replace(deployment, prefill=(replace(deployment.prefill[0], startup_seconds=55.0),))
+    recording = simulate_cluster(slow, steps((4.0, 60.0), (40.0, 200.0)), seed=0, options=Options(planner=planner()))
+    assert set(recording.outcome) == {Outcome.COMPLETED}
+    assert {Role.PREFILL, Role.DECODE} == {one.role for one in recording.instances[2:]}
