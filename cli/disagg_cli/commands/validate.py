@@ -11,12 +11,13 @@ from disagg_cli.calibrations import load_calibration
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import UsageError
 from disagg_cli.instances import KERNELS
-from disagg_cli.measurements import read_measurements
+from disagg_cli.measurements import Measurements, read_measurements
 from disagg_cli.parsing import Parser
+from disagg_engine.catalogue import Catalogue
 from disagg_engine.errors import EngineError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel import TimeModel, TimeModelKind, time_model
-from disagg_engine.timemodel.calibration import EngineKey
+from disagg_engine.timemodel.calibration import Calibration, EngineKey
 from disagg_simulator.errors import MeasurementError
 
 if TYPE_CHECKING:
@@ -73,33 +74,30 @@ def configure(parser: Parser, name: str) -> None:
 
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Compare and print."""
+    from rich.console import Console
+
     from disagg_simulator.validation.report import silicon_report
     from disagg_simulator.validation.run_report import run_report
-    from disagg_simulator.validation.whole import calibrate_all
 
     catalogue = read_catalogue(arguments.catalogue)
     found = read_measurements(arguments.data, catalogue)
-    if arguments.profile:
-        calibration = load_calibration(arguments.profile)
-    else:
-        try:
-            calibration = calibrate_all(found.silicon, found.runs, catalogue)
-        except MeasurementError as error:
-            raise UsageError(str(error)) from None
     builders = _builders(kernels=arguments.kernels)
-    tables = [
-        silicon_report(
-            table,
-            calibration=calibration,
-            builders=builders,
-            catalogue=catalogue,
-            loop_every=arguments.loop_every,
-        )
-        for table in found.silicon
-    ]
-    runs = [
-        run_report(recorded, calibration=calibration, builders=builders, catalogue=catalogue) for recorded in found.runs
-    ]
+    with Console(stderr=True).status("running every row and run through the batching loop"):
+        calibration = _calibration(arguments.profile, found, catalogue)
+        tables = [
+            silicon_report(
+                table,
+                calibration=calibration,
+                builders=builders,
+                catalogue=catalogue,
+                loop_every=arguments.loop_every,
+            )
+            for table in found.silicon
+        ]
+        runs = [
+            run_report(recorded, calibration=calibration, builders=builders, catalogue=catalogue)
+            for recorded in found.runs
+        ]
     if arguments.json:
         document = {
             "profile": arguments.profile,
@@ -109,8 +107,6 @@ def run(arguments: argparse.Namespace, name: str) -> int:
         }
         print(json.dumps(document, indent=1, allow_nan=False))
         return 0
-    from rich.console import Console
-
     console = Console()
     console.width = max(console.width, WIDTH)
     for table in tables:
@@ -118,6 +114,17 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     for report in runs:
         print_run(report, console)
     return 0
+
+
+def _calibration(profile: str | None, found: Measurements, catalogue: Catalogue) -> Calibration:
+    from disagg_simulator.validation.whole import calibrate_all
+
+    if profile:
+        return load_calibration(profile)
+    try:
+        return calibrate_all(found.silicon, found.runs, catalogue)
+    except MeasurementError as error:
+        raise UsageError(str(error)) from None
 
 
 def _whole(text: str) -> int:
@@ -290,7 +297,9 @@ def _percent(value: float, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
 
 
-def _ms(seconds: float) -> str:
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 

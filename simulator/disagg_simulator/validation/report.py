@@ -294,20 +294,24 @@ def _peak_shares(rows: Sequence[Measurement], catalogue: Catalogue) -> dict[str,
 
 
 def _split_row(row: SplitMeasurement, builder: Builder, catalogue: Catalogue) -> dict[str, Any]:
-    """An idle prompt's prefill and a full decode batch: no queue, no transfer."""
-    prefill = builder(instance_of(row.engine, tensor=row.prefill_tensor, catalogue=catalogue), row.engine)
-    decode = builder(instance_of(row.engine, tensor=row.decode_tensor, catalogue=catalogue), row.engine)
+    """An idle prompt's prefill and a full decode batch: no queue, no transfer; None where the model is silent."""
     context = row.decode_batch * (row.input_tokens + row.output_tokens // 2)
-    prompt = prefill.iteration_seconds(BatchShape(chunks=(Chunk(0, row.input_tokens),) * row.prefill_batch)).seconds
-    step = decode.iteration_seconds(
-        BatchShape(decode_sequences=row.decode_batch, decode_context_tokens=context)
-    ).seconds
+    prompts = BatchShape(chunks=(Chunk(0, row.input_tokens),) * row.prefill_batch)
+    decodes = BatchShape(decode_sequences=row.decode_batch, decode_context_tokens=context)
+
+    def modelled(tensor: int, batch: BatchShape) -> float | None:
+        instance = instance_of(row.engine, tensor=tensor, catalogue=catalogue)
+        try:
+            return rounded(builder(instance, row.engine).iteration_seconds(batch).seconds)
+        except EngineError:
+            return None
+
     return {
         "engine": str(row.engine),
         "layout": f"{row.prefill_instances}P tp{row.prefill_tensor} {row.decode_instances}D tp{row.decode_tensor}",
         "input_tokens": row.input_tokens,
         "output_tokens": row.output_tokens,
         "decode_batch": row.decode_batch,
-        "ttft_seconds": {"measured": rounded(row.ttft_seconds), "modelled": rounded(prompt)},
-        "tpot_seconds": {"measured": rounded(row.tpot_seconds), "modelled": rounded(step)},
+        "ttft_seconds": {"measured": rounded(row.ttft_seconds), "modelled": modelled(row.prefill_tensor, prompts)},
+        "tpot_seconds": {"measured": rounded(row.tpot_seconds), "modelled": modelled(row.decode_tensor, decodes)},
     }

@@ -160,3 +160,47 @@ def test_a_malformed_row_ends_the_command_with_its_line(
     table.write_text("\n".join([*silicon_lines[:5], silicon_lines[5].replace(",agg,", ",agg,x")]) + "\n")
     assert main(["validate", str(table)]) == 2
     assert "table.csv, line 6: isl is 'x1024'" in capsys.readouterr().err
+
+
+def test_split_rows_are_told_one_by_one(
+    silicon_lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roles = [f"{role}_{field}" for role in ("prefill", "decode") for field in ("num_workers", "tp_size", "batch_size")]
+    split = silicon_lines[1].replace(",agg,", ",disagg,")
+    table = tmp_path / "table.csv"
+    lines = [f"{line}," + ",".join([""] * len(roles)) for line in silicon_lines[1:40]]
+    table.write_text("\n".join([",".join([silicon_lines[0], *roles]), *lines, f"{split},2,1,1,3,2,32"]) + "\n")
+    assert main(["validate", str(table), "--loop-every", "0", "--json"]) == 0
+    (silicon,) = json.loads(capsys.readouterr().out)["silicon"]
+    (row,) = silicon["split"]
+    assert row["layout"] == "2P tp1 3D tp2"
+    assert row["tpot_seconds"]["modelled"] > 0
+    assert silicon["rows"] == 39
+
+
+def test_constants_of_a_run_alone_say_nothing_of_a_table(
+    made_run: Any, silicon_lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made_meta.json").write_text(made_run.meta)
+    (tmp_path / "made_requests.jsonl").write_text("\n".join(made_run.lines) + "\n")
+    (tmp_path / "table.csv").write_text("\n".join(silicon_lines) + "\n")
+    profile = tmp_path / "run.json"
+    assert main(["calibrate", str(tmp_path / "made_requests.jsonl"), "--out", str(profile)]) == 0
+    assert json.loads(profile.read_text())["engines"][0]["gpu"] == "rtx-4090"
+    capsys.readouterr()
+    table = str(tmp_path / "table.csv")
+    assert main(["validate", table, "--profile", str(profile), "--loop-every", "0", "--json"]) == 0
+    (silicon,) = json.loads(capsys.readouterr().out)["silicon"]
+    calibrated = silicon["models"]["calibrated"]
+    assert calibrated["refused"] == silicon["rows"]
+    assert "unknown measured engine" in calibrated["reason"]
+    assert main(["validate", table, "--profile", str(tmp_path / "absent.yaml")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_kernel_tables_that_are_not_installed_are_asked_for(
+    data: Data, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("disagg_cli.kernels.find_spec", lambda name: None)
+    assert main(["validate", data.folder, "--loop-every", "0", "--kernels"]) == 2
+    assert "disagg[kernels]" in capsys.readouterr().err
