@@ -163,7 +163,7 @@ def test_constants_that_cannot_be_are_refused_by_name(field: str, value: float) 
         tensor_penalty=0.0,
     )
     with pytest.raises(SettingError, match=field):
-        replace(plain, **{field: value})  # type: ignore[arg-type]
+        replace(plain, **{field: value})
 
 
 def test_without_overheads_the_calibrated_model_is_the_roofline() -> None:

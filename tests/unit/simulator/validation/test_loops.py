@@ -63,8 +63,7 @@ def test_the_prompts_of_all_others_are_counted_once(measurement: Callable[..., M
 def test_a_prefill_first_program_makes_a_running_request_wait_for_half_a_burst(
     measurement: Callable[..., Measurement],
 ) -> None:
-    engine = measurement().engine
-    row = measurement(engine=type(engine)(model=engine.model, gpu=engine.gpu, backend="sglang", precision="fp8"))
+    row = measurement(engine=replace(measurement().engine, backend="sglang"))
     load = load_of(row, default())
     assert load.mixing is Mixing.PREFILL_FIRST
     prompts = sum(share.weight * share.prompts for share in shares(load))
