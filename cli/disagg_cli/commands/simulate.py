@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from disagg_cli.parsing import Parser
+from disagg_cli.parsing import Parser, window
 from disagg_cli.simulation.options import add_all, add_json_option
 
 DESCRIPTION = """\
@@ -44,21 +44,10 @@ def configure(parser: Parser, name: str) -> None:
     out.add_argument("--timeline-instance", metavar="NAME", help="whose timeline, like decode-0 (the first one's)")
     out.add_argument(
         "--timeline-window",
-        type=_window,
-        metavar="FROM-TO",
-        help="seconds that the timeline shows, like 10-14 (around the longest queue)",
+        type=window,
+        metavar="FROM:TO",
+        help="what the timeline shows, like 10:14 (around the longest queue)",
     )
-
-
-def _window(text: str) -> tuple[float, float]:
-    low, _, high = text.partition("-")
-    try:
-        window = float(low), float(high)
-    except ValueError:
-        window = 0.0, 0.0
-    if not 0 <= window[0] < window[1] < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no span of seconds like 10-14")
-    return window
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:

@@ -13,6 +13,11 @@ from disagg_simulator.goodput import Goodput, Trial
 from disagg_simulator.report import Result
 
 
+def show_time(seconds: float) -> str:
+    """A duration in at most seven letters, down to microseconds: queues are that short where nobody waits."""
+    return f"{seconds * 1e6:.0f} µs" if 5e-7 <= seconds < 9.995e-4 else show_seconds(seconds)
+
+
 def describe(deployment: Deployment) -> str:
     """A deployment in one line: `OPT-13B, 2 prefill + 1 decode on A100-80GB, nvlink`."""
     parts = []
@@ -59,7 +64,7 @@ def print_result(result: Result, console: Console) -> None:
 def _row(table: Table, name: str, values: Distribution | None, slo: str = "", met: str = "") -> None:
     cells = ["-"] * 5
     if values is not None:
-        cells = [show_seconds(value) for value in (values.mean, values.p50, values.p90, values.p99, values.max)]
+        cells = [show_time(value) for value in (values.mean, values.p50, values.p90, values.p99, values.max)]
     table.add_row(name, *cells, slo, met)
 
 

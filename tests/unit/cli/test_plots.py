@@ -27,7 +27,7 @@ def test_a_timeline_of_any_instance(said: Any, tmp_path: Path) -> None:
     for path in paths:
         said(
             *("simulate", *BASE, "--rate", "4", "--prefill", "1", "--decode", "1", "--plot", f"timeline={path}"),
-            *("--timeline-instance", path.stem, "--timeline-window", "2-6"),
+            *("--timeline-instance", path.stem, "--timeline-window", "2:6"),
         )
     assert paths[0].read_bytes() != paths[1].read_bytes()
 
@@ -61,7 +61,7 @@ def test_other_kinds_of_files_are_refused_before_the_work(refused: Any, flag: st
 def test_unknown_instances_list_the_known_ones(said: Any, tmp_path: Path, refused: Any) -> None:
     flags = ("simulate", *BASE, "--rate", "2", "--plot", f"timeline={tmp_path / 'a.png'}")
     assert "worker-0" in refused(*flags, "--timeline-instance", "worker-9")
-    assert "--timeline-window" in refused(*flags, "--timeline-window", "6-2")
+    assert "--timeline-window" in refused(*flags, "--timeline-window", "6:2")
 
 
 def test_without_matplotlib_the_extra_is_named(refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
