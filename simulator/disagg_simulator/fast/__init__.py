@@ -16,26 +16,26 @@ inputs that change nothing              who comes behind a blocked head of the q
                                         first served), a request to be pulled joins with its KV and not before.
 each sequence's progress                decode advances all alike: who joins after step s of the instance with d tokens
                                         to go ends with step s + d. Contexts are needed only as a sum.
-the heap of events                      an instance is a generator that holds its state in local variables and is sent
-                                        the time of the next input to it; what comes before that concerns nobody else.
+the heap of events                      an instance is a generator that holds its state in local variables and is run up
+                                        to the time of an input when one comes; what it did before concerns nobody else.
                                         Ends of transfers are known when they start.
 a request's life between two events     columns are written by whoever computes a time; outcomes, token counts and
                                         sums follow from the columns at the end, in numpy.
 ======================================  ================================================================================
 
 The protocol of the generators: `send(t)` makes an instance run everything that ends by t and start nothing at t, since
-more may come at that very time; then the driver may put a request, arrived at t, into its queue. With several instances
-all that could be chosen are sent t first, so loads are what the router would see. A decode generator that keeps
-requests waiting yields when it may next start a transfer, because links are shared and prefill memory waits for it: the
-driver then takes that time into its own order of events.
+more may come at that very time; what the driver has put into its inbox before has arrived at t. It yields when it does
+something next by itself; until then nobody needs to ask, and its load is what the router would see. Where requests wait
+for decode memory (`Server.held`) the driver takes that time into its own order of events, because links are shared and
+prefill memory waits for the transfers. `prefill` is simpler: it is sent the times at which it may plan.
 
     scope           what the lane takes on            `applies`, `reason_not`
     run             a run, and what numpy fills in    `simulate_fast`
     server          one instance, its tables          `Server`, `Pieces`, `Prompts`, `Windows`
     dispatch        drives colocated and decode-only  `dispatch`
     disaggregated   drives prefill and the pair       `serve`
-    prefill_first, chunked, decode, prefill           the generators
-    pulls, routes                                     links and prefill memory; the least loaded
+    prefill_first, chunked, prefill, decode, staged_decode    the generators
+    pulls, routes   links and prefill memory; the least loaded
 """
 
 from disagg_simulator.fast.run import simulate_fast

@@ -7,6 +7,7 @@ this one left over. A half-computed prompt with one token to go counts as a deco
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from math import ceil, inf, sqrt
 
@@ -15,11 +16,11 @@ from disagg_simulator.recording import Recording
 
 
 def chunked(server: Server, recording: Recording, windows: Windows | None = None) -> Generator[float, float, None]:
-    """Serve what is put into `server.queue`; ends after it was sent infinity. Yields nothing of interest."""
+    """Serve what is put into `server.inbox`; ends when it is sent infinity."""
     inputs, outputs = recording.requests.input_tokens, recording.requests.output_tokens
     prefill_start, prefill_end = recording.prefill_start, recording.prefill_end
     first_token, finish = recording.first_token, recording.finish
-    queue, pieces, load, place = server.queue, server.pieces, server.load, server.place
+    inbox, pieces, load, place = server.inbox, server.pieces, server.load, server.place
     counted_seconds = server.counted_seconds
     block, budget = server.group.block_tokens, server.group.batching.chunk_tokens
     most = server.group.batching.max_sequences
@@ -31,16 +32,24 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
     partial, done = -1, 0  # the prompt under way, and how much of it is computed
     ready: list[int] = []  # whose prompt ends with this iteration
     parts: list[tuple[int, int]] = []  # chunks as (tokens held, new tokens), for a time model that looks at each
+    queue: deque[int] = deque()
     horizon = yield inf
     while True:
         if not active and not queue:
-            if horizon == inf:
+            if inbox:
+                queue.append(inbox.popleft())
+                now = horizon
+            elif horizon == inf:
                 break
-            now = horizon
-            horizon = yield inf
+            else:
+                horizon = yield inf
             continue
-        while now >= horizon:  # more may arrive at this very time
-            horizon = yield inf
+        if now >= horizon:  # more may arrive at this very time
+            if inbox:
+                queue.append(inbox.popleft())
+            else:
+                horizon = yield now
+            continue
 
         decodes, held = running, context
         chunks = cached = 0
@@ -92,9 +101,8 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
                 span = server.seconds(parts, decodes, held)
             parts.clear()
             steps = 1
+            seconds, growth = span, 0.0
             end = now + span
-            if windows is not None and running:
-                windows.add(span, 0.0, 1, running)
         else:
             steps = next_end - step
             since, until, seconds, slope, growth, half = pieces[running]
@@ -105,7 +113,11 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
             seconds += slope * context
             span = steps * (seconds + half * (steps - 1))
             end = now + span
-            if end > horizon and left > 0 and not queue:
+        while end > horizon:
+            if not inbox:
+                horizon = yield end
+                continue
+            if left > 0 and steps > 1 and not queue:
                 room = horizon - now
                 linear = seconds - half
                 steps = int(2.0 * room / (linear + sqrt(linear * linear + 2.0 * growth * room))) or 1
@@ -115,10 +127,9 @@ def chunked(server: Server, recording: Recording, windows: Windows | None = None
                     steps += 1
                     span = steps * (seconds + half * (steps - 1))
                     end = now + span
-            if windows is not None:
-                windows.add(seconds, growth, steps, running)
-        while end > horizon:
-            horizon = yield inf
+            queue.append(inbox.popleft())
+        if windows is not None and running:
+            windows.add(seconds, growth, steps, running)
         now = end
         busy += span
         step += steps

@@ -1,9 +1,9 @@
 """A decode instance: requests come with their KV somewhere else, get room first come first served, and are pulled.
 
 As the colocated generators (`prefill_first`), but what cuts a window is an arrival of KV and not a request: a request
-that finds room only sets a transfer off, whose end is known at once. While requests wait for room the generator yields
-the time of its next own event, because their transfers queue on links that other instances use as well; the driver
-then sends it that time before anything later happens anywhere.
+that finds room only sets a transfer off, whose end is known at once. While requests wait for room `Server.held` says so,
+because their transfers queue on links that other instances use as well: the driver then sends each time that was yielded
+before anything later happens anywhere.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from disagg_simulator.recording import Recording
 def decode(
     server: Server, recording: Recording, pull: Pull | None = None, windows: Windows | None = None
 ) -> Generator[float, float, None]:
-    """Serve what is put into `server.queue`, each before the next time is sent; ends after it was sent infinity.
+    """Serve what is put into `server.inbox`; ends when it is sent infinity.
 
-    pull: starts a transfer (`pulls`); None where the KV is in place. Yields the time of the next event that may start a
-    transfer, or infinity.
+    pull: starts a transfer (`pulls`); None where the KV is in place.
     """
     inputs, outputs = recording.requests.input_tokens, recording.requests.output_tokens
     finish, first_token = recording.finish, recording.first_token
-    inbox, pieces, load, place = server.queue, server.pieces, server.load, server.place
+    inbox, pieces, load, place = server.inbox, server.pieces, server.load, server.place
     block, most = server.group.block_tokens, server.group.batching.max_sequences
     free = server.capacity
     active = running = context = step = 0
@@ -83,7 +82,7 @@ def decode(
             if end <= horizon:
                 break
             if not inbox:
-                horizon = yield (end if waiting else inf)
+                horizon = yield end
                 continue
             request = inbox.popleft()
             need = inputs[request] + outputs[request]
@@ -91,6 +90,7 @@ def decode(
                 need = -(-need // block)
             if waiting or need > free or active >= most:
                 waiting.append(request)
+                server.held = True
                 continue
             free -= need
             active += 1
@@ -122,20 +122,22 @@ def decode(
             free += need if block == 1 else -(-need // block)
             if load is not None:
                 load[place] -= (-(-tokens // block) << INDEX_BITS) + 1
-        while waiting and active < most:
-            request = waiting[0]
-            need = inputs[request] + outputs[request]
-            if block > 1:
-                need = -(-need // block)
-            if need > free:
-                break
-            waiting.popleft()
-            free -= need
-            active += 1
-            pulled = pull(request, place, now) if pull is not None else now
-            if flying and pulled < flying[-1][0]:
-                insort(flying, (pulled, request))
-            else:
-                flying.append((pulled, request))
+        if waiting:
+            while waiting and active < most:
+                request = waiting[0]
+                need = inputs[request] + outputs[request]
+                if block > 1:
+                    need = -(-need // block)
+                if need > free:
+                    break
+                waiting.popleft()
+                free -= need
+                active += 1
+                pulled = pull(request, place, now) if pull is not None else now
+                if flying and pulled < flying[-1][0]:
+                    insort(flying, (pulled, request))
+                else:
+                    flying.append((pulled, request))
+            server.held = bool(waiting)
 
     server.record.busy_seconds, server.record.iterations = busy, step

@@ -42,11 +42,11 @@ def serve(
     servers, due, flights, ready = prefills.servers, prefills.due, prefills.flights, prefills.ready
     blocked = prefills.blocked
     pool, targets = len(servers), len(decodes)
-    queues = [server.queue for server in servers]
+    queues = [server.inbox for server in servers]
     most_tokens = [server.most_tokens for server in servers]
     load = servers[0].load or []
     decode_load = (decodes[0].load or []) if pair else []
-    decode_due = [inf] * targets
+    decode_due = [inf] * targets  # when each does something next by itself
     decode_most_tokens = [server.most_tokens for server in decodes]
     turn = decode_turn = 0
     waiting = inf  # the least of decode_due
@@ -83,9 +83,11 @@ def serve(
                     now = due[place]
         else:
             if waiting <= now and waiting < arrival:
-                place = decode_due.index(waiting)
+                place = next(
+                    other for other, due_at in enumerate(decode_due) if due_at == waiting and decodes[other].held
+                )
                 decode_due[place] = sends[place](waiting)
-                waiting = min(decode_due)
+                waiting = _waiting(decodes, decode_due)
                 continue
             if now == inf:
                 break
@@ -103,28 +105,32 @@ def serve(
                         prefills.give_back(place, now, tokens)
                         continue
                     target = 0
-                    if targets > 1:
-                        for other, send in enumerate(sends):
-                            decode_due[other] = send(now)
-                        if decode_load:
-                            target = least(decode_load, rng)
-                        else:
-                            target = decode_turn % targets
-                            decode_turn += 1
-                        waiting = min(decode_due)
+                    if decode_load:
+                        for other, time in enumerate(decode_due):
+                            if time <= now:
+                                decode_due[other] = sends[other](now)
+                        target = least(decode_load, rng)
+                    elif targets > 1:
+                        target = decode_turn % targets
+                        decode_turn += 1
                     server = decodes[target]
                     decode_instance[request] = server.number
                     if tokens + outputs[request] > decode_most_tokens[target]:
                         outcome[request] = REFUSED
                         prefills.give_back(place, now, tokens)
                         continue
-                    server.queue.append(request)
-                    waiting = decode_due[target] = sends[target](now)
-                    if targets > 1:
-                        waiting = min(decode_due)
-                        if decode_load:
-                            decode_load[target] += (-(-tokens // server.group.block_tokens) << INDEX_BITS) + 1
+                    server.inbox.append(request)
+                    decode_due[target] = sends[target](now)
+                    if decode_load:
+                        decode_load[target] += (-(-tokens // server.group.block_tokens) << INDEX_BITS) + 1
+                    if waiting < inf or server.held:
+                        waiting = _waiting(decodes, decode_due)
                 if line and line[0][0] <= now:  # another one that has waited for it
                     continue
         # More may arrive at this very time.
         due[place] = now if arrival <= now else plans[place](now)
+
+
+def _waiting(decodes: Sequence[Server], due: Sequence[float]) -> float:
+    """When the first of the decode instances that keep requests waiting does something next."""
+    return min((time for server, time in zip(decodes, due, strict=True) if server.held), default=inf)

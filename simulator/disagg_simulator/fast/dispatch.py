@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 
-from disagg_contract.labels import Role
 from disagg_simulator.fast.routes import least
 from disagg_simulator.fast.server import INDEX_BITS, Server
 from disagg_simulator.recording import Outcome, Recording
@@ -26,30 +26,26 @@ def dispatch(
     pool = len(servers)
     load = servers[0].load or []
     most_tokens = [server.most_tokens for server in servers]
-    pulled = servers[0].record.role is Role.DECODE
+    due = [inf] * pool
     turn = place = 0
-    send = sends[0]
     for request, now in enumerate(requests.arrival_seconds):
         if answered and outputs[request] == 1:
             continue
-        if pool == 1:
-            send(now)
-        elif load:
-            for send in sends:
-                send(now)
+        if load:
+            for other, time in enumerate(due):
+                if time <= now:
+                    due[other] = sends[other](now)
             place = least(load, rng)
-        else:
+        elif pool > 1:
             place = turn % pool
             turn += 1
-            sends[place](now)
         server = servers[place]
         number_of[request] = server.number
         tokens = inputs[request]
         if tokens + outputs[request] > most_tokens[place]:
             outcome[request] = Outcome.REFUSED
             continue
-        server.queue.append(request)
-        if pulled:
-            sends[place](now)
+        server.inbox.append(request)
+        due[place] = sends[place](now)
         if load:
             load[place] += (-(-tokens // server.group.block_tokens) << INDEX_BITS) + 1

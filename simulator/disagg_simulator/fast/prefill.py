@@ -15,9 +15,9 @@ from disagg_simulator.recording import Recording
 
 
 def prefill(server: Server, recording: Recording, prefills: Prefills) -> Generator[float, float, None]:
-    """Compute what is put into `server.queue`; ends when it is sent infinity."""
+    """Compute what is put into `server.inbox`; ends when it is sent infinity."""
     inputs, prefill_start = recording.requests.input_tokens, recording.prefill_start
-    queue, prompts, place = server.queue, server.prompts, server.place
+    queue, prompts, place = server.inbox, server.prompts, server.place
     counted_seconds = server.counted_seconds
     block, batching = server.group.block_tokens, server.group.batching
     limit, most, stages = batching.prefill_limit_tokens, batching.max_sequences, batching.pipeline

@@ -1,12 +1,13 @@
 """A colocated instance under `prefill-first`: whole prompts before any decode.
 
-The generator is sent the time of the next input and runs everything that comes before it; see `fast` for the protocol.
+The generator is sent the time of the next input and runs what comes before it; see `fast` for the protocol.
 It keeps no record of running sequences beyond the order in which they end: a decode iteration advances all of them
 alike, so a sequence that joins after iteration s of the instance and has d tokens to decode ends with iteration s + d.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from math import ceil, inf, sqrt
 
@@ -17,11 +18,11 @@ from disagg_simulator.recording import Recording
 def prefill_first(
     server: Server, recording: Recording, windows: Windows | None = None
 ) -> Generator[float, float, None]:
-    """Serve what is put into `server.queue`; ends after it was sent infinity. Yields nothing of interest."""
+    """Serve what is put into `server.inbox`; ends when it is sent infinity."""
     inputs, outputs = recording.requests.input_tokens, recording.requests.output_tokens
     prefill_start, prefill_end = recording.prefill_start, recording.prefill_end
     first_token, finish = recording.first_token, recording.finish
-    queue, pieces, prompts, load, place = server.queue, server.pieces, server.prompts, server.load, server.place
+    inbox, pieces, prompts, load, place = server.inbox, server.pieces, server.prompts, server.load, server.place
     counted_seconds = server.counted_seconds
     block, limit = server.group.block_tokens, server.group.batching.prefill_limit_tokens
     most = server.group.batching.max_sequences
@@ -33,16 +34,24 @@ def prefill_first(
     takes: list[int] = []
     rests: list[tuple[int, float]] = []  # with `windows`: who has emitted when, since the last decode
     rested = 0
+    queue: deque[int] = deque()
     horizon = yield inf
     while True:
         if not running and not queue:
-            if horizon == inf:
+            if inbox:
+                queue.append(inbox.popleft())
+                now = horizon
+            elif horizon == inf:
                 break
-            now = horizon
-            horizon = yield inf
+            else:
+                horizon = yield inf
             continue
-        while now >= horizon:  # more may arrive at this very time
-            horizon = yield inf
+        if now >= horizon:  # more may arrive at this very time
+            if inbox:
+                queue.append(inbox.popleft())
+            else:
+                horizon = yield now
+            continue
 
         left, pairs = limit, 0.0
         while queue and (left > 0 or not takes):
@@ -70,7 +79,10 @@ def prefill_first(
                 span = server.seconds((0, inputs[request]) for request in takes)
             end = now + span
             while end > horizon:
-                horizon = yield inf
+                if inbox:
+                    queue.append(inbox.popleft())
+                else:
+                    horizon = yield end
             now = end
             busy += span
             prefills += 1
@@ -97,7 +109,7 @@ def prefill_first(
             takes.clear()
             continue
 
-        # Decode: to the first end, to the bend of the time model, or to the iteration in flight at the next arrival.
+        # Decode: to the first end, to the bend of the time model, or to the iteration in flight at an arrival.
         steps = next_end - step
         since, until, seconds, slope, growth, half = pieces[running]
         if not since <= context < until:
@@ -107,18 +119,21 @@ def prefill_first(
         seconds += slope * context
         span = steps * (seconds + half * (steps - 1))
         end = now + span
-        if end > horizon and not queue:
-            room = horizon - now
-            linear = seconds - half
-            steps = int(2.0 * room / (linear + sqrt(linear * linear + 2.0 * growth * room))) or 1
-            span = steps * (seconds + half * (steps - 1))
-            end = now + span
-            if end < horizon:
-                steps += 1
+        while end > horizon:
+            if not inbox:
+                horizon = yield end
+                continue
+            if not queue:
+                room = horizon - now
+                linear = seconds - half
+                steps = int(2.0 * room / (linear + sqrt(linear * linear + 2.0 * growth * room))) or 1
                 span = steps * (seconds + half * (steps - 1))
                 end = now + span
-        while end > horizon:
-            horizon = yield inf
+                if end < horizon:
+                    steps += 1
+                    span = steps * (seconds + half * (steps - 1))
+                    end = now + span
+            queue.append(inbox.popleft())
         if windows is not None:
             windows.after_rests(rests, now, seconds, growth, steps)
         now = end

@@ -82,8 +82,9 @@ class Prompts(dict[int, float]):
 class Server:
     """One instance. number: its place in `Recording.instances`; place: its place in its pool (in `load`).
 
-    capacity: KV room in blocks. uniform: all answers are equally long. queue: requests that were sent to it and that it
-    has not looked at. load: what the router knows of the pool, one number each (`routes`); None where nobody asks.
+    capacity: KV room in blocks. load: what the router knows of the pool, one number each (`routes`); None where nobody
+    asks. uniform: all answers are equally long. held: whether requests wait for room in decode memory. inbox: requests
+    that were sent to it and that it has not looked at.
     """
 
     number: int
@@ -92,7 +93,8 @@ class Server:
     record: InstanceRecord
     capacity: int
     uniform: bool = False
-    queue: deque[int] = field(default_factory=deque)
+    held: bool = False
+    inbox: deque[int] = field(default_factory=deque)
     load: list[int] | None = None
     pieces: Pieces = field(init=False)
     prompts: Prompts = field(init=False)

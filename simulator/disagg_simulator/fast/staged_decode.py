@@ -29,7 +29,7 @@ def staged_decode(
     """As `decode`, in `server.group.batching.pipeline` stages."""
     inputs, outputs = recording.requests.input_tokens, recording.requests.output_tokens
     finish, first_token = recording.finish, recording.first_token
-    inbox, load, place = server.queue, server.load, server.place
+    inbox, load, place = server.inbox, server.load, server.place
     iteration_seconds = server.group.time_model.iteration_seconds
     block, most, stages = (
         server.group.block_tokens,
@@ -37,10 +37,10 @@ def staged_decode(
         server.group.batching.pipeline,
     )
     free = server.capacity
-    active = running = joined = iterations = 0
+    active = running = joined = told = iterations = 0
     now = busy = free_at = ready = 0.0
     waiting: deque[int] = deque()
-    flying: deque[tuple[float, int]] = deque()  # (end of the transfer, request), by time
+    flying: deque[tuple[float, int, int]] = deque()  # (end of the transfer, number of the transfer, request)
     fresh: deque[Running] = deque()
     rested: deque[Running] = deque()
     line: deque[tuple[float, list[Running]]] = deque()  # (end, micro-batch) of the iterations in flight
@@ -49,6 +49,7 @@ def staged_decode(
         event = line[0][0] if line else inf
         if flying and flying[0][0] < event:
             event = flying[0][0]
+        start = inf
         if (fresh or rested) and len(line) < stages:
             start = ready if ready > now else now
             # Behind those that wait for room nothing that comes at this very time could join.
@@ -104,10 +105,12 @@ def staged_decode(
                 waiting.popleft()
                 free -= need
                 active += 1
+                told += 1
                 pulled = pull(request, place, now) if pull is not None else now
-                insort(flying, (pulled, request))
+                insort(flying, (pulled, told, request))
+            server.held = bool(waiting)
             while flying and flying[0][0] <= now:
-                request = flying.popleft()[1]
+                request = flying.popleft()[2]
                 running += 1
                 joined += 1
                 fresh.append([joined, request, inputs[request], outputs[request] - 1, first_token[request]])
@@ -116,16 +119,18 @@ def staged_decode(
         if horizon == inf:
             break
         if not inbox:
-            horizon = yield (event if waiting else inf)
+            horizon = yield (event if event < start else start)
             continue
         request = inbox.popleft()
         need = -(-(inputs[request] + outputs[request]) // block)
         if waiting or need > free or active >= most:
             waiting.append(request)
+            server.held = True
             continue
         free -= need
         active += 1
+        told += 1
         pulled = pull(request, place, horizon) if pull is not None else horizon
-        insort(flying, (pulled, request))
+        insort(flying, (pulled, told, request))
 
     server.record.busy_seconds, server.record.iterations = busy, iterations
