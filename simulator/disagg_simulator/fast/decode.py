@@ -1,9 +1,9 @@
 """A decode instance: requests come with their KV somewhere else, get room first come first served, and are pulled.
 
 As the colocated generators (`prefill_first`), but what cuts a window is an arrival of KV and not a request: a request
-that finds room only sets a transfer off, whose end is known at once. While requests wait for room `Server.held` says so,
-because their transfers queue on links that other instances use as well: the driver then sends each time that was yielded
-before anything later happens anywhere.
+that finds room only sets a transfer off, whose end is known at once. While requests wait for room `Server.held` says
+so, because their transfers queue on links that other instances use as well: the driver then sends each time that was
+yielded before anything later happens anywhere.
 """
 
 from __future__ import annotations
