@@ -15,8 +15,8 @@ def test_the_name_says_the_kind_and_the_same_figures_give_the_same_bytes(
     said: Any, tmp_path: Path, suffix: str
 ) -> None:
     paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
-    for path in paths:
-        said("simulate", *BASE, "--rate", "2", "--plot", str(path))
+    flags = [part for path in paths for part in ("--plot", str(path))]
+    said("simulate", *BASE, "--rate", "2", *flags)
     first, second = (path.read_bytes() for path in paths)
     assert first == second
     assert first.startswith(MAGIC[suffix])
@@ -39,9 +39,7 @@ def test_attainment_against_rate(said: Any, tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    "flags", [("--rates", "1,2,3", "--ratios", "1W,1P1D"), ("--rates", "2"), ("--ratios", "1W,1P1D", "--goodput")]
-)
+@pytest.mark.parametrize("flags", [("--rates", "1,2,3", "--ratios", "1W,1P1D"), ("--ratios", "1W,1P1D", "--goodput")])
 def test_sweeps(said: Any, tmp_path: Path, flags: tuple[str, ...]) -> None:
     path = tmp_path / "sweep.svg"
     said("sweep", *BASE, *flags, "--processes", "1", "--plot", str(path))
@@ -53,7 +51,7 @@ def test_a_run_without_a_single_answer_is_drawn_too(said: Any, tmp_path: Path) -
     assert (tmp_path / "empty.png").exists()
 
 
-@pytest.mark.parametrize("flag", ["picture.gif", "timeline=picture", "picture"])
+@pytest.mark.parametrize("flag", ["picture.gif", "timeline=picture"])
 def test_other_kinds_of_files_are_refused_before_the_work(refused: Any, flag: str) -> None:
     assert ".png, .svg, .pdf" in refused("simulate", *BASE, "--rate", "2", "--plot", flag)
 
