@@ -99,6 +99,7 @@ class RouterChoice:
         self._charges: dict[int, Charge[Seat]] = {}
         """By request, which has one leg out at a time."""
         self._request = -1
+        self._viewed: Group | None = None
         self._prompt = Prompt(0, 0, ())
 
     def joined(self, number: int, group: Group, /) -> None:
@@ -139,12 +140,11 @@ class RouterChoice:
 
     def _view(self, number: int, request: int, tokens: int) -> Prompt:
         """The prompt, made once for the choice and the dispatch that follows it."""
-        prompt = self._prompt
-        if request != self._request or tokens != prompt.tokens:
-            group = self._groups[number]
+        prompt, group = self._prompt, self._groups[number]
+        if request != self._request or tokens != prompt.tokens or group is not self._viewed:
             names = self._prompts.keys(request, group) if self.policy.needs_hashes else ()
             prompt = self._prompt = Prompt(tokens, -(-tokens // group.block_tokens), names)
-            self._request = request
+            self._request, self._viewed = request, group
         return prompt
 
 
