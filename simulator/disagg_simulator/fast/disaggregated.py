@@ -83,10 +83,10 @@ def serve(
                     now = due[place]
         else:
             if waiting <= now and waiting < arrival:
-                place = next(
-                    other for other, due_at in enumerate(decode_due) if due_at == waiting and decodes[other].held
-                )
-                decode_due[place] = sends[place](waiting)
+                for target, server in enumerate(decodes):
+                    if server.held and decode_due[target] <= waiting:
+                        decode_due[target] = sends[target](waiting)
+                        break
                 waiting = _waiting(decodes, decode_due)
                 continue
             if now == inf:
