@@ -210,6 +210,8 @@ class Legs(RunState):
         """Larger than the pool."""
         self._routing.ended(member.number, index, prompt)
         self._leave(member, index)
-        if member.role is Role.DECODE and self._pair and not self._push:
+        if member.landing is not None:
+            member.landing.forget(str(index))
+        elif member.role is Role.DECODE and self._pair:
             self._release(index)
         self._end(index, Outcome.REFUSED)

@@ -132,7 +132,7 @@ class ClusterRun(Changes):
                 index = int(request_id)
                 member.record.preemptions += 1
                 if not self.recording.tokens[index]:
-                    self.recording.prefill_start[index] = nan
+                    self.recording.prefill_start[index] = self.recording.prefill_end[index] = nan
             if plan.transfers:
                 self._tell(member, plan.transfers)
         self._reschedule(member)

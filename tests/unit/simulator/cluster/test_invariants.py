@@ -128,14 +128,14 @@ def check(recording, *, complete):
 
 
 @given(case=cases())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_wb3_requests_are_conserved_and_their_times_are_in_order(case):
     deployment, requests, faults = case
     check(simulate_cluster(deployment, requests, seed=5, options=Options(faults=faults)), complete=True)
 
 
 @given(case=cases())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_windows_and_steps_give_the_same_times(case):
     deployment, requests, faults = case
     options = Options(faults=faults, gaps=True)

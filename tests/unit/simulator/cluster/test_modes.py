@@ -153,3 +153,17 @@ def test_time_up_leaves_the_rest_unfinished(group, columns):
     assert list(recording.outcome) == [Outcome.UNFINISHED, Outcome.UNFINISHED]
     assert list(recording.tokens) == [3, 0]
     assert recording.end_seconds == 0.75
+
+
+def test_at_equal_times_what_has_ended_is_seen_by_the_choice_and_what_arrives_by_the_plan(group, columns):
+    """The first request leaves its instance at 1.0; the one that arrives then goes there, and starts at once."""
+    deployment = Deployment(
+        mode=Mode.PREFILL_ONLY,
+        prefill=(group(Role.PREFILL, 2, steady=(1.0, 0.1)),),
+        routing=RoutingPolicy.LEAST_LOADED,
+    )
+    recording = simulate_cluster(deployment, columns([0.0, 0.5, 1.0, 1.5], 512, 1), seed=0)
+    first, second, third, fourth = recording.prefill_instance
+    assert first != second
+    assert (third, fourth) == (first, second)
+    assert list(recording.prefill_start) == [0.0, 0.5, 1.0, 1.5]
