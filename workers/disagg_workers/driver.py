@@ -18,6 +18,9 @@ from disagg_engine.batching import BatchingLoop, Completed, Counts, Emission, Fi
 from disagg_workers.clock import EngineClock
 from disagg_workers.sequence import AnswerSequence, Sampled
 
+TIMER_SECONDS = 0.0015
+"""Timers of an event loop keep to a millisecond or so; the rest of a wait is spent serving connections without one."""
+
 
 class Consumer(Protocol):
     """Who gets what becomes of one sequence."""
@@ -187,9 +190,9 @@ class EngineDriver:
         while True:
             due = self._next_due()
             delay = None if due is None else self.clock.wall_until(due)
-            if due is None or delay is None or delay > 0:
+            if due is None or delay is None or delay > TIMER_SECONDS:
                 self._waiter = aio.create_future()
-                timer = None if delay is None else aio.call_later(delay, self.wake)
+                timer = None if delay is None else aio.call_later(delay - TIMER_SECONDS, self.wake)
                 try:
                     await self._waiter
                 finally:
@@ -197,8 +200,9 @@ class EngineDriver:
                     if timer is not None:
                         timer.cancel()
                 continue
-            self.step(due)
-            # However late the engine is, connections must be served between two steps.
+            if delay <= 0:
+                self.step(due)
+            # However late the engine is, connections must be served between two steps, and before the next one.
             await asyncio.sleep(0)
 
     def _next_due(self) -> float | None:

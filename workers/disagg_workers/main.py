@@ -6,6 +6,7 @@ that can't work or ports that can't be had, and OSError for files, all of which 
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,9 @@ async def _serve(config: WorkerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
     await worker.start()
+    # A full collection would walk everything imported, and hold the engine's clock for some ten milliseconds meanwhile.
+    gc.collect()
+    gc.freeze()
     try:
         await worker.run()
     finally:

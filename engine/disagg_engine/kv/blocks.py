@@ -183,7 +183,7 @@ class BlockLedger:
         self._give_back(holding.blocks)
 
     def block_ids(self, request_id: str) -> Sequence[int]:
-        return tuple(self._get(request_id).blocks)
+        return self._get(request_id).blocks
 
     def clear_cache(self) -> None:
         self._by_key.clear()

@@ -75,7 +75,7 @@ class KvLedger(Protocol):
         ...
 
     def block_ids(self, request_id: str) -> Sequence[int]:
-        """Physical blocks of an open sequence, in order; empty where the ledger has none."""
+        """Physical blocks of an open sequence, in order; empty where the ledger has none. A view: it grows with it."""
         ...
 
     def clear_cache(self) -> None:
