@@ -29,6 +29,7 @@ def decode(
     finish, first_token = recording.finish, recording.first_token
     inbox, pieces, load, place = server.inbox, server.pieces, server.load, server.place
     block, most = server.group.block_tokens, server.group.batching.max_sequences
+    alone = pull is None  # else prompts end before what ends here at the same time: prefill instances come first
     free = server.capacity
     active = running = context = step = 0
     now = busy = 0.0
@@ -79,7 +80,7 @@ def decode(
                         end = now + span
                 else:
                     steps, end = 0, now
-            if end <= horizon:
+            if end < horizon or (end == horizon and (alone or end == inf)):
                 break
             if not inbox:
                 horizon = yield end

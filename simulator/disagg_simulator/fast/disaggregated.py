@@ -8,7 +8,7 @@ instances do is run when somebody has to know of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, nextafter
 from random import Random
 
 from disagg_simulator.fast.pulls import Prefills
@@ -55,7 +55,7 @@ def serve(
 
     while True:
         now = min(due) if pool > 1 else due[0]
-        while arrival <= waiting and (arrival < now or (arrival == now < inf and not prefills.ends_at(now))):
+        while arrival < waiting and (arrival < now or (arrival == now < inf and not prefills.ends_at(now))):
             request, seen = arrived, arrival
             arrived += 1
             arrival = next(following, inf)
@@ -82,10 +82,10 @@ def serve(
                 if due[place] < now:
                     now = due[place]
         else:
-            if waiting <= now and waiting < arrival:
+            if waiting <= arrival and (waiting < now or (waiting == now < inf and not prefills.ends_at(now))):
                 for target, server in enumerate(decodes):
                     if server.held and decode_due[target] <= waiting:
-                        decode_due[target] = sends[target](waiting)
+                        decode_due[target] = sends[target](nextafter(waiting, inf))
                         break
                 waiting = _waiting(decodes, decode_due)
                 continue
@@ -107,7 +107,7 @@ def serve(
                     target = 0
                     if decode_load:
                         for other, time in enumerate(decode_due):
-                            if time <= now:
+                            if time < now:
                                 decode_due[other] = sends[other](now)
                         target = least(decode_load, rng)
                     elif targets > 1:

@@ -56,9 +56,8 @@ class Prefills:
             released.append(freed)
 
     def ends_at(self, now: float) -> bool:
-        """Whether what is due at that time is the end of an iteration, and not only a plan."""
-        line = self.flights[self.due.index(now)]
-        return bool(line) and line[0][0] <= now
+        """Whether an iteration ends at that time, the first at which something is due."""
+        return any(line and line[0][0] <= now for line in self.flights)
 
 
 def puller(deployment: Deployment, recording: Recording, prefills: Prefills) -> Pull:

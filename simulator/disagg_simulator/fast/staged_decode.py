@@ -36,6 +36,7 @@ def staged_decode(
         server.group.batching.max_sequences,
         server.group.batching.pipeline,
     )
+    alone = pull is None
     free = server.capacity
     active = running = joined = told = iterations = 0
     now = busy = free_at = ready = 0.0
@@ -73,7 +74,7 @@ def staged_decode(
                 ready = free_at if len(line) < stages else inf
                 continue
 
-        if event <= horizon and event < inf:
+        if event < horizon or (event == horizon < inf and alone):
             now = event
             while line and line[0][0] <= now:
                 if len(line) == stages:
