@@ -5,10 +5,12 @@ for a domain in which *all* of a gang really packs, node by node. It answers wit
 what is missing and which domain came closest; it never answers with a part.
 """
 
-from disagg_operator.core.placement.domains import Domain, domains
+from disagg_operator.core.placement.domains import Domain, domains, unknown_levels
 from disagg_operator.core.placement.ledger import Ledger
 from disagg_operator.core.placement.line import Line
-from disagg_operator.core.placement.planner import GangRequest, NoRoom, Placed, plan
+from disagg_operator.core.placement.planner import plan
+from disagg_operator.core.placement.request import GangRequest, NoRoom, Pairing, Placed, Present, RoleRule, Spread
+from disagg_operator.core.placement.selectors import Requirement
 from disagg_operator.core.placement.snapshot import Amounts, NodeView, PodDemand, PodUse, Snapshot, Taint, Tolerance
 
 __all__ = [
@@ -19,12 +21,18 @@ __all__ = [
     "Line",
     "NoRoom",
     "NodeView",
+    "Pairing",
     "Placed",
     "PodDemand",
     "PodUse",
+    "Present",
+    "Requirement",
+    "RoleRule",
     "Snapshot",
+    "Spread",
     "Taint",
     "Tolerance",
     "domains",
     "plan",
+    "unknown_levels",
 ]

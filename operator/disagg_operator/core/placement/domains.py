@@ -47,3 +47,11 @@ def domains(nodes: Iterable[NodeView], key: str | None) -> tuple[Domain, ...]:
 def carries(nodes: Sequence[NodeView], key: str) -> bool:
     """Whether any node has the label at all."""
     return any(node.labels.get(key) for node in nodes)
+
+
+def unknown_levels(nodes: Sequence[NodeView], keys: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``keys`` that no node carries, in order; empty while there are no nodes to judge by."""
+    if not nodes:
+        return ()
+    # The name of a node stands in for a hostname label that it lacks.
+    return tuple(key for key in dict.fromkeys(keys) if key != HOSTNAME and not carries(nodes, key))

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from disagg_operator.core.placement.packing import Item, Packing, Vector
-from disagg_operator.core.placement.snapshot import PodDemand
+from disagg_operator.core.placement.items import Item, Vector
+from disagg_operator.core.placement.packing import Packing
 from disagg_operator.core.quantity import show
 
 
@@ -24,8 +24,10 @@ class Shortage:
     rank: tuple[int, ...]
 
 
-def shortage(items: Sequence[Item], free: Sequence[Vector], dimensions: Sequence[str], packing: Packing) -> Shortage:
-    """What kept the gang out of a domain whose usable nodes have ``free``."""
+def shortage(
+    items: Sequence[Item], free: Sequence[Vector], dimensions: Sequence[str], packing: Packing, *, devices: int
+) -> Shortage:
+    """What kept the gang out of a domain whose usable nodes have ``free``; the first dimensions are ``devices``."""
     needed = {resource: sum(item.size[axis] for item in items) for axis, resource in enumerate(dimensions)}
     usable = {resource: sum(vector[axis] for vector in free) for axis, resource in enumerate(dimensions)}
     missing = {
@@ -35,7 +37,8 @@ def shortage(items: Sequence[Item], free: Sequence[Vector], dimensions: Sequence
     if fragmented:
         axis = _scarce_axis(items, free, packing)
         missing = {dimensions[axis]: sum(items[index].size[axis] for index in packing.left_over)}
-    rank = (*(missing.get(resource, 0) for resource in dimensions[:1]), len(packing.left_over), len(missing))
+    lacking = sum(missing.get(resource, 0) for resource in dimensions[: max(1, devices)])
+    rank = (lacking, len(packing.left_over), len(missing))
     return Shortage(missing, needed, usable, packing.left_over, fragmented, rank)
 
 
@@ -46,11 +49,14 @@ def _scarce_axis(items: Sequence[Item], free: Sequence[Vector], packing: Packing
     return tight[0] if tight else next(axis for axis, need in enumerate(size) if need > 0)
 
 
-def explain(lack: Shortage, *, pods: Sequence[PodDemand], required: str | None, domain: str) -> str:
-    """The shortage as a sentence that names the resource, the amounts and the domain that came closest."""
+def explain(lack: Shortage, *, names: Sequence[str], pods: int, required: str | None, domain: str) -> str:
+    """The shortage as a sentence that names the resource, the amounts and the domain that came closest.
+
+    ``names`` of the items that were packed; ``pods``: how many pods they are.
+    """
     where = f"in one domain of {required}" if required else "on the nodes of the cluster"
-    noun = "pod" if len(pods) == 1 else "pods"
-    start = f"{len(pods)} {noun} must fit together {where}; the closest is {domain}: "
+    noun = "pod" if pods == 1 else "pods"
+    start = f"{pods} {noun} must fit together {where}; the closest is {domain}: "
     if not lack.fragmented:
         parts = [
             f"{show(resource, lack.needed[resource])} {resource} needed, {show(resource, lack.free[resource])} free"
@@ -58,9 +64,9 @@ def explain(lack: Shortage, *, pods: Sequence[PodDemand], required: str | None, 
         ]
         return start + ", ".join(parts)
     resource, _ = next(iter(lack.missing.items()))
-    names = ", ".join(pods[index].name for index in lack.left_over[:3])
+    left = ", ".join(names[index] for index in lack.left_over[:3])
     more = f" and {len(lack.left_over) - 3} more" if len(lack.left_over) > 3 else ""
     return (
         f"{start}{show(resource, lack.needed[resource])} {resource} needed and "
-        f"{show(resource, lack.free[resource])} free, but no node has room left for {names}{more}"
+        f"{show(resource, lack.free[resource])} free, but no node has room left for {left}{more}"
     )

@@ -9,7 +9,8 @@ placed or gone. Replacements for gangs that are placed already are not held up.
 from dataclasses import dataclass, field
 from typing import Final
 
-from disagg_operator.core.placement.planner import GangRequest, NoRoom, Placed, plan
+from disagg_operator.core.placement.planner import plan
+from disagg_operator.core.placement.request import GangRequest, NoRoom, Placed
 from disagg_operator.core.placement.snapshot import Snapshot
 
 AGING_SECONDS: Final = 120.0

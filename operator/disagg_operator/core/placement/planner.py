@@ -2,181 +2,160 @@
 
 Candidates are tried in this order: the domain the deployment already lives in, then domains of the preferred level,
 then domains of the required level; within a level the fullest first, so that large holes stay large. The first domain
-in which the whole gang packs wins. Ties go to the smaller label value, so equal inputs give equal answers.
+in which the whole gang packs wins. Ties go to the smaller label value, so equal inputs give equal answers. Wishes of
+roles come before the order of domains: a domain that meets them all beats a fuller one that does not.
+
+Where nothing fits and the gang may preempt, the same is done once more on the cluster as it would be without the pods
+of lower priority; then the domain wins in which the fewest of them have to go.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from disagg_contract.labels import HOSTNAME
-from disagg_crds import Reason
-from disagg_operator.core.placement.domains import Domain, carries, domains
-from disagg_operator.core.placement.explain import Shortage, explain, shortage
-from disagg_operator.core.placement.packing import STEP_LIMIT, Item, Packing, pack
-from disagg_operator.core.placement.snapshot import NodeView, PodDemand, Snapshot
-from disagg_operator.core.quantity import CPU, MEMORY, PODS, show
+from disagg_operator.core.placement.attempt import Budget, Ground, Plan, Wishes, wishes
+from disagg_operator.core.placement.domains import Domain, domains
+from disagg_operator.core.placement.refusal import refuse
+from disagg_operator.core.placement.request import GangRequest, NoRoom, Pairing, Placed, Present, RoleRule, Spread
+from disagg_operator.core.placement.snapshot import NodeView, Snapshot
+from disagg_operator.core.placement.victims import Eviction, evictions, preemptible
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GangRequest:
-    """Pods that are placed together or not at all.
-
-    ``required``: node label key whose domains the gang must not cross; None: any nodes. ``preferred``: level to stay
-    within when possible. ``within``: value of the required level's domain that the deployment lives in already, which
-    then is the only one. ``prefer``: a domain value to try first. ``excluded``: domain values left out for now.
-    """
-
-    pods: tuple[PodDemand, ...]
-    required: str | None = None
-    preferred: str | None = None
-    within: str | None = None
-    prefer: str | None = None
-    excluded: frozenset[str] = field(default_factory=frozenset)
-    step_limit: int = STEP_LIMIT
+__all__ = ["GangRequest", "NoRoom", "Pairing", "Placed", "Present", "RoleRule", "Spread", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Every pod has a node: ``nodes`` by pod UID."""
+class Candidate:
+    """A domain to try; ``members`` are the places of its usable nodes, ``totals`` what they have free together."""
 
     domain: Domain
+    members: tuple[int, ...]
+    totals: tuple[int, ...]
+    preferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Success:
+    candidate: Candidate
     nodes: dict[str, NodeView]
-    bound_hit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoom:
-    """Nothing is placed. ``missing`` is what the best domain lacks; ``message`` says it in a sentence."""
-
-    reason: Reason
-    message: str
-    best_domain: str | None = None
-    missing: dict[str, int] = field(default_factory=dict)
-    bound_hit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    domain: Domain
-    nodes: tuple[NodeView, ...]
-    packing: Packing
-    shortage: Shortage
+    wishes: Wishes
+    refused: int
 
 
 def plan(request: GangRequest, snapshot: Snapshot) -> Placed | NoRoom:
     """Place the whole gang in one domain, or nothing."""
     if not request.pods:
         return Placed(Domain("", "", ()), {})
-    dimensions = _dimensions(request.pods)
-    failed: list[_Attempt] = []
-    for domain in _candidates(request, snapshot, dimensions):
-        attempt = _attempt(request, domain, snapshot, dimensions)
-        if attempt.packing.bins is not None:
-            nodes = zip(request.pods, attempt.packing.bins, strict=True)
-            hit = any(other.packing.bound_hit for other in failed)
-            return Placed(domain, {pod.uid: attempt.nodes[bin_] for pod, bin_ in nodes}, hit)
-        if domain.key == (request.required or "") or domain.key == HOSTNAME:
-            failed.append(attempt)
-    return _no_room(request, snapshot, dimensions, failed)
+    ground = Ground(request, snapshot)
+    found = candidates(ground)
+    budget = Budget(request.step_limit)
+    success = _first(ground, found, budget)
+    if success is not None:
+        return _placed(request, success, len(found), budget)
+    if request.preemption:
+        outcome = _preempt(request, snapshot, budget)
+        if outcome is not None:
+            return outcome
+    required = [(item.domain, item.members) for item in found if not item.preferred]
+    return refuse(ground, required, budget, snapshot)
 
 
-def _dimensions(pods: Iterable[PodDemand]) -> tuple[str, ...]:
-    """Resources that matter, scarcest kind first: devices, then CPU, memory, and the number of pods."""
-    named = {resource for pod in pods for resource, value in pod.requests.items() if value > 0} - {PODS}
-    devices = sorted(named - {CPU, MEMORY})
-    return (*devices, *(resource for resource in (CPU, MEMORY) if resource in named), PODS)
-
-
-def _size(pod: PodDemand, dimensions: Sequence[str]) -> tuple[int, ...]:
-    return tuple(1 if resource == PODS else pod.requests.get(resource, 0) for resource in dimensions)
-
-
-def _candidates(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str]) -> list[Domain]:
+def candidates(ground: Ground) -> list[Candidate]:
     """Domains in the order of trying."""
+    request = ground.request
     required = [
         domain
-        for domain in domains(snapshot.nodes, request.required)
+        for domain in domains(ground.nodes, request.required)
         if (request.within is None or domain.value == request.within) and domain.value not in request.excluded
     ]
-    allowed = [node for domain in required for node in domain.nodes]
-    narrow = list(domains(allowed, request.preferred)) if request.preferred else []
-    narrow = [domain for domain in narrow if domain.value not in request.excluded and _inside(domain, required)]
+    narrow: list[Domain] = []
+    if request.preferred:
+        home = {node.name: number for number, domain in enumerate(required) for node in domain.nodes}
+        allowed = [node for domain in required for node in domain.nodes]
+        # A domain of the preferred level counts only if it does not cross a required one.
+        narrow = [
+            domain
+            for domain in domains(allowed, request.preferred)
+            if domain.value not in request.excluded and len({home[node.name] for node in domain.nodes}) == 1
+        ]
 
-    def fullness(domain: Domain) -> tuple[bool, tuple[int, ...], str]:
-        usable = [node for node in domain.nodes if any(pod.accepts(node) for pod in request.pods)]
-        vectors = [snapshot.vector(node.name, dimensions) for node in usable]
-        totals = tuple(sum(axis) for axis in zip(*vectors, strict=True)) if vectors else ()
-        return domain.value != request.prefer, totals, domain.value
+    def ranked(group: Sequence[Domain], preferred: bool) -> list[Candidate]:
+        made = []
+        for domain in group:
+            members = ground.members(domain)
+            made.append(Candidate(domain, members, ground.totals(members), preferred))
+        return sorted(made, key=lambda item: (item.domain.value != request.prefer, item.totals, item.domain.value))
 
-    return sorted(narrow, key=fullness) + sorted(required, key=fullness)
-
-
-def _inside(domain: Domain, wider: Sequence[Domain]) -> bool:
-    """A domain of the preferred level counts only if it does not cross a required one."""
-    names = {node.name for node in domain.nodes}
-    return any(names <= {node.name for node in other.nodes} for other in wider)
-
-
-def _attempt(request: GangRequest, domain: Domain, snapshot: Snapshot, dimensions: Sequence[str]) -> _Attempt:
-    nodes = tuple(node for node in domain.nodes if any(pod.accepts(node) for pod in request.pods))
-    free = [snapshot.vector(node.name, dimensions) for node in nodes]
-    eligible: dict[tuple[object, ...], tuple[int, ...]] = {}
-    items: list[Item] = []
-    for pod in request.pods:
-        kind = (tuple(sorted(pod.node_selector.items())), pod.tolerations)
-        if kind not in eligible:
-            eligible[kind] = tuple(index for index, node in enumerate(nodes) if pod.accepts(node))
-        items.append(Item(_size(pod, dimensions), eligible[kind]))
-    packing = pack(items, free, step_limit=request.step_limit)
-    return _Attempt(domain, nodes, packing, shortage(items, free, dimensions, packing))
+    return ranked(narrow, True) + ranked(required, False)
 
 
-def _no_room(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str], failed: Sequence[_Attempt]) -> NoRoom:
-    hit = any(attempt.packing.bound_hit for attempt in failed)
-    usable = [attempt for attempt in failed if attempt.nodes]
-    if not usable:
-        return NoRoom(Reason.NO_ELIGIBLE_NODES, _nobody(request, snapshot, bool(failed)))
-    oversized = _oversized(request, snapshot, dimensions)
-    if oversized is not None:
-        return oversized
-    best = min(usable, key=lambda attempt: (attempt.shortage.rank, attempt.domain.value))
-    reason = Reason.INSUFFICIENT_CAPACITY
-    message = explain(best.shortage, pods=request.pods, required=request.required, domain=best.domain.value)
-    if hit:
-        message += f"; the search stopped after {request.step_limit} steps, so a packing may exist"
-        reason = Reason.SEARCH_BOUND_HIT
-    if request.required and not carries(snapshot.nodes, request.required):
-        message += f"; no node has the label {request.required}, so each node counts as a domain of its own"
-        reason = Reason.UNKNOWN_TOPOLOGY_KEY
-    if request.excluded:
-        message += f"; left out for now: {', '.join(sorted(request.excluded))}"
-    return NoRoom(reason, message, best.domain.value, best.shortage.missing, hit)
-
-
-def _oversized(request: GangRequest, snapshot: Snapshot, dimensions: Sequence[str]) -> NoRoom | None:
-    """A pod that no node could take even if it were empty: an instance has to fit on one node."""
-    for pod in request.pods:
-        nodes = [node for node in snapshot.nodes if pod.accepts(node)]
-        for resource, need in zip(dimensions, _size(pod, dimensions), strict=True):
-            largest = max((node.allocatable.get(resource, 0) for node in nodes), default=0)
-            if nodes and need > largest:
-                message = (
-                    f"{pod.name} needs {show(resource, need)} {resource} on one node and the largest has "
-                    f"{show(resource, largest)}; instances that span nodes are not supported"
-                )
-                return NoRoom(Reason.INSUFFICIENT_CAPACITY, message, None, {resource: need - largest})
+def _first(ground: Ground, found: Sequence[Candidate], budget: Budget) -> _Success | None:
+    """The first candidate that takes the whole gang, with as many wishes met as can be."""
+    for made in wishes(ground.request):
+        attempt = Plan(ground, made)
+        for refused, candidate in enumerate(found):
+            nodes = _try(attempt, candidate, budget)
+            if nodes is not None:
+                return _Success(candidate, nodes, made, refused)
     return None
 
 
-def _nobody(request: GangRequest, snapshot: Snapshot, any_domain: bool) -> str:
-    if not any_domain and request.within is not None and request.within in request.excluded:
-        return f"domain {request.within}, where the deployment's other pods are, is kept for a gang that waits longer"
-    if not any_domain and request.within is not None:
-        return f"domain {request.within}, where the deployment's other pods are, has no nodes any more"
-    if not any_domain and request.excluded:
-        return f"every domain is left out for now: {', '.join(sorted(request.excluded))}"
-    ready = sum(1 for node in snapshot.nodes if node.schedulable)
-    return (
-        f"none of {len(snapshot.nodes)} nodes ({ready} ready and not cordoned) accepts the pods: "
-        "look at node selectors, taints and tolerations"
+def _try(attempt: Plan, candidate: Candidate, budget: Budget) -> dict[str, NodeView] | None:
+    short = [need > have for need, have in zip(attempt.ground.needed, candidate.totals, strict=False)]
+    if not candidate.members or any(short):
+        return None
+    packing = attempt.pack(candidate.members, budget)
+    return None if packing.bins is None else attempt.nodes(candidate.members, packing.bins)
+
+
+def _preempt(request: GangRequest, snapshot: Snapshot, budget: Budget) -> Placed | None:
+    lower = preemptible(request, snapshot)
+    if not lower:
+        return None
+    ground = Ground(request, snapshot.without({use.uid for use in lower}))
+    found = candidates(ground)
+    best: tuple[tuple[int, int, int], _Success, Eviction] | None = None
+    for made in wishes(request):
+        attempt = Plan(ground, made)
+        for number, candidate in enumerate(found):
+            nodes = _try(attempt, candidate, budget)
+            if nodes is None:
+                continue
+            eviction = evictions(request, nodes, snapshot, lower)
+            rank = (eviction.highest, len(eviction.uids), number)
+            if best is None or rank < best[0]:
+                best = rank, _Success(candidate, nodes, made, number), eviction
+        if best is not None:
+            _, success, eviction = best
+            outcome = _placed(request, success, len(found), budget)
+            pods = "1 pod" if len(eviction.uids) == 1 else f"{len(eviction.uids)} pods"
+            text = f"{outcome.message}; {pods} of lower priority will be evicted for it"
+            return replace(outcome, victims=eviction.uids, message=text)
+    return None
+
+
+def _placed(request: GangRequest, success: _Success, looked: int, budget: Budget) -> Placed:
+    return Placed(
+        success.candidate.domain,
+        success.nodes,
+        budget.hit,
+        given_up=success.wishes.given_up,
+        message=_why(request, success, looked),
     )
+
+
+def _why(request: GangRequest, success: _Success, looked: int) -> str:
+    """Where the gang is and why there."""
+    domain = success.candidate.domain
+    pods = "1 pod" if len(request.pods) == 1 else f"{len(request.pods)} pods"
+    nodes = len({node.name for node in success.nodes.values()})
+    where = f"{pods} on {nodes} node{'' if nodes == 1 else 's'}"
+    if domain.key:
+        where += f" of {domain.value} ({domain.key})"
+    if request.within is not None and not success.candidate.preferred:
+        where += ", where the deployment's other pods are"
+    elif looked > 1:
+        where += f": the fullest of {looked} domains that takes all of it"
+        if success.refused:
+            where += f", after {success.refused} fuller one{'' if success.refused == 1 else 's'} without room"
+    if success.wishes.given_up:
+        where += f"; given up for it: {', '.join(success.wishes.given_up)}"
+    return where
