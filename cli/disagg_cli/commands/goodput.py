@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from disagg_cli.parsing import Parser, positive
-from disagg_cli.simulation.options import add_all, add_json_option
+from disagg_cli.simulation.options import add_all, add_json_option, share
+from disagg_simulator.goodput import DEFAULT_TARGET, DEFAULT_TOLERANCE
 
 DESCRIPTION = """\
 Searches the highest rate at which enough requests (90 % unless --target says otherwise) meet both promises: goodput.
@@ -31,22 +32,21 @@ def configure(parser: Parser, name: str) -> None:
     """Add the arguments."""
     add_all(parser, rate=False)
     search = parser.add_argument_group("search")
-    search.add_argument("--target", type=_share, default=0.9, metavar="SHARE", help="requests that meet both (0.9)")
     search.add_argument(
-        "--tolerance", type=_share, default=0.005, metavar="SHARE", help="of the rate that is found, relative (0.005)"
+        "--target", type=share, default=DEFAULT_TARGET, metavar="SHARE", help="requests that meet both (0.9)"
+    )
+    search.add_argument(
+        "--tolerance",
+        type=share,
+        default=DEFAULT_TOLERANCE,
+        metavar="SHARE",
+        help="of the rate that is found, relative (0.005)",
     )
     search.add_argument(
         "--start", type=positive, default=1.0, metavar="R", help="first rate to try, requests/s (1); any will do"
     )
     add_json_option(parser, "the answer")
     parser.add_argument("--plot", metavar="FILE", help="draw attainment against rate into a PNG, SVG or PDF file")
-
-
-def _share(text: str) -> float:
-    value = positive(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0 and below 1")
-    return value
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:

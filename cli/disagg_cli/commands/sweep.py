@@ -7,8 +7,9 @@ import os
 
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, count
-from disagg_cli.simulation.options import add_all
+from disagg_cli.simulation.options import add_all, share
 from disagg_cli.simulation.ranges import numbers, ratios
+from disagg_simulator.goodput import DEFAULT_TARGET
 
 DESCRIPTION = """\
 Simulates every cell of a grid, in processes: rates, scales of the promises, numbers of instances, and any other flag of
@@ -52,6 +53,13 @@ def configure(parser: Parser, name: str) -> None:
     add_all(parser, rate=True)
     out = parser.add_argument_group("output")
     out.add_argument("--goodput", action="store_true", help="search the goodput of each cell; takes no rates")
+    out.add_argument(
+        "--target",
+        type=share,
+        default=DEFAULT_TARGET,
+        metavar="SHARE",
+        help="requests that meet both, for --goodput (0.9)",
+    )
     out.add_argument("--processes", type=count, metavar="N", help="processes at a time (one for each CPU)")
     out.add_argument("--csv", metavar="FILE", help="write the rows there (default: print them)")
     out.add_argument("--plot", metavar="FILE", help="draw a PNG, SVG or PDF file")

@@ -20,27 +20,31 @@ from disagg_simulator.errors import SimulatorError
 DEFAULT_BLOCK_TOKENS = 16
 
 
+_COUNTS = {
+    Mode.COLOCATED: ("replicas",),
+    Mode.DISAGGREGATED: ("prefill", "decode"),
+    Mode.PREFILL_ONLY: ("prefill", "replicas"),
+    Mode.DECODE_ONLY: ("decode", "replicas"),
+}
+"""The flags that say how many instances a mode has; two for a mode of one role are the same thing twice."""
+
+
 def mode_of(arguments: argparse.Namespace) -> Mode:
     """The mode that was asked for, or that the counts of instances mean. Raises `UsageError` where they differ."""
-    both = (arguments.prefill is not None, arguments.decode is not None)
-    if arguments.mode is None:
-        return {
-            (True, True): Mode.DISAGGREGATED,
-            (True, False): Mode.PREFILL_ONLY,
-            (False, True): Mode.DECODE_ONLY,
-            (False, False): Mode.COLOCATED,
-        }[both]
-    mode = Mode(arguments.mode)
-    takes = {
-        Mode.COLOCATED: ("replicas",),
-        Mode.DISAGGREGATED: ("prefill", "decode"),
-        Mode.PREFILL_ONLY: ("prefill",),
-        Mode.DECODE_ONLY: ("decode",),
-    }[mode]
-    for flag in ("replicas", "prefill", "decode"):
-        if getattr(arguments, flag) is not None and flag not in takes:
+    given = [flag for flag in ("replicas", "prefill", "decode") if getattr(arguments, flag) is not None]
+    if arguments.mode is not None:
+        mode = Mode(arguments.mode)
+    elif "prefill" in given:
+        mode = Mode.DISAGGREGATED if "decode" in given else Mode.PREFILL_ONLY
+    else:
+        mode = Mode.DECODE_ONLY if "decode" in given else Mode.COLOCATED
+    takes = _COUNTS[mode]
+    for flag in given:
+        if flag not in takes:
             wanted = " and ".join(f"--{name}" for name in takes)
             raise UsageError(f"--{flag} does not go with --mode {mode}, which takes {wanted}")
+    if mode is not Mode.DISAGGREGATED and len(given) > 1:
+        raise UsageError(f"{' and '.join(f'--{flag}' for flag in given)} say the same for --mode {mode}; give one")
     return mode
 
 
@@ -58,9 +62,11 @@ def build_deployment(arguments: argparse.Namespace) -> Deployment:
         if mode is Mode.COLOCATED:
             groups[Role.WORKER] = (_group(arguments, catalogue, Role.WORKER, arguments.replicas),)
         if mode in (Mode.DISAGGREGATED, Mode.PREFILL_ONLY):
-            groups[Role.PREFILL] = (_group(arguments, catalogue, Role.PREFILL, arguments.prefill),)
+            prefill = arguments.prefill or arguments.replicas
+            groups[Role.PREFILL] = (_group(arguments, catalogue, Role.PREFILL, prefill),)
         if mode in (Mode.DISAGGREGATED, Mode.DECODE_ONLY):
-            groups[Role.DECODE] = (_group(arguments, catalogue, Role.DECODE, arguments.decode),)
+            decode = arguments.decode or arguments.replicas
+            groups[Role.DECODE] = (_group(arguments, catalogue, Role.DECODE, decode),)
         for group in (group for role in groups.values() for group in role):
             _ = group.capacity_tokens
         return Deployment(

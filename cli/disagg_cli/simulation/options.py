@@ -43,7 +43,7 @@ def add_deployment_options(parser: Parser) -> None:
         help="colocated, disaggregated, prefill-only or decode-only (default: disaggregated with --prefill and "
         "--decode, prefill-only or decode-only with one of them, else colocated)",
     )
-    group.add_argument("--replicas", type=count, metavar="N", help="instances of a colocated deployment (1)")
+    group.add_argument("--replicas", type=count, metavar="N", help="instances of a deployment of one role (1)")
     group.add_argument("--prefill", type=count, metavar="N", help="prefill instances (1)")
     group.add_argument("--decode", type=count, metavar="N", help="decode instances (1)")
     for role in ("prefill", "decode"):
@@ -249,6 +249,14 @@ def add_all(parser: Parser, *, rate: bool) -> None:
     add_deployment_options(parser)
     add_load_options(parser, rate=rate)
     add_run_options(parser)
+
+
+def share(text: str) -> float:
+    """A share above 0 and below 1."""
+    value = positive(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0 and below 1")
+    return value
 
 
 def speculation(text: str) -> Speculation:

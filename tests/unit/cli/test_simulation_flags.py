@@ -39,6 +39,7 @@ def parsed(*flags: str) -> argparse.Namespace:
         (("--decode", "2"), Mode.DECODE_ONLY),
         (("--mode", "disaggregated"), Mode.DISAGGREGATED),
         (("--mode", "decode-only"), Mode.DECODE_ONLY),
+        (("--mode", "prefill-only", "--replicas", "2"), Mode.PREFILL_ONLY),
     ],
 )
 def test_the_mode_is_what_the_counts_mean(flags: tuple[str, ...], mode: Mode) -> None:
@@ -143,6 +144,8 @@ def test_speculation_that_makes_no_sense(refused: Any, text: str) -> None:
         (("--mode", "disaggregated", "--replicas", "2"), ("--replicas", "--prefill and --decode")),
         (("--mode", "decode-only", "--prefill", "2"), ("--prefill", "--decode")),
         (("--prefill", "1", "--decode", "1", "--scheduler", "chunked"), ("--scheduler", "colocated")),
+        (("--prefill", "1", "--decode", "1", "--replicas", "2"), ("--replicas", "--prefill and --decode")),
+        (("--prefill", "1", "--replicas", "2"), ("--replicas and --prefill", "give one")),
         (("--token-budget", "512"), ("--token-budget", "chunked")),
         (("--gpu", "a100"), ("a100",)),
         (("--link", "tin-can", "--prefill", "1", "--decode", "1"), ("tin-can", "nvlink", "eth-25")),
