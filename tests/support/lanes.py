@@ -129,11 +129,14 @@ def deployments(draw: st.DrawFn, mode: Mode, policies: tuple[BatchPolicy, ...]) 
 
 @st.composite
 def workloads(draw: st.DrawFn, most: int = 40) -> Columns:
-    """Bursts, equal arrival times, one-token prompts and answers, prompts beyond the batch limit; or all alike."""
+    """Bursts, equal times, one-token prompts and answers, prompts beyond the batch limit; or requests all alike."""
     count = draw(st.one_of(st.integers(0, most), st.just(most)))
     rng = Random(draw(st.integers(0, 2**32)))
     rate = draw(st.sampled_from((0.5, 3.0, 20.0, 200.0, 1e9)))
     gaps = [0.0 if not index or rng.random() < 0.15 else rng.expovariate(rate) for index in range(count)]
+    if draw(st.booleans()):  # groups in lockstep, whose iterations keep ending at the same times
+        size, step = draw(st.sampled_from((1, 2, 3, 6))), draw(st.sampled_from((0.0, 0.01, 0.2, 1.0)))
+        gaps = [step if index and index % size == 0 else 0.0 for index in range(count)]
     longest = draw(st.sampled_from((20, 600, 3000)))
     answer = draw(st.sampled_from((8, 120)))
     if draw(st.booleans()):
