@@ -60,6 +60,8 @@ class Legs(RunState):
             return
         if role is Role.DECODE:
             self._tell(member, member.loop.start_transfers(now=self.now))
+        elif role is Role.PREFILL:
+            member.prompts += 1
         self._reschedule(member)
 
     def _in_place(self, index: int) -> None:
@@ -76,6 +78,7 @@ class Legs(RunState):
     def _prefilled(self, member: Member, index: int) -> None:
         """A prefill leg has its token."""
         record, now = self.recording, self.now
+        member.prompts -= 1
         base = self._base.get(index, 0) if self._base else 0
         self._routing.ended(member.number, index, self._inputs[index] + base)
         if not record.tokens[index]:
@@ -181,9 +184,12 @@ class Legs(RunState):
         member = self.fleet.members[self.recording.prefill_instance[index]]
         self._leave(member, index)
         if member.phase is not Phase.GONE:
-            member.loop.start_transfers(now=self.now)  # what has just ended is pinned only by this
-            member.loop.release(str(index), now=self.now)
-            self._reschedule(member)
+            loop, request_id = member.loop, str(index)
+            if not loop.holds(request_id):  # its token has come just now: it is put away first
+                loop.start_transfers(now=self.now)
+            loop.release(request_id, now=self.now)
+            if member.prompts or self.options.series:  # else nobody is there to use the room
+                self._reschedule(member)
 
     def _emitted(self, member: Member, emission: Emission, start_seconds: float) -> None:
         """A colocated or decode instance has a request's first or last token."""

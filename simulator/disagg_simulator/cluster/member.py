@@ -27,9 +27,10 @@ class Phase(IntEnum):
 class Member:
     """Mutable state of one instance; `number` counts all instances of a run.
 
-    live: requests that have a leg or pinned KV here, in the order they came. due: when the loop next wants to be
-    stepped, as far as the heap knows. flight: the iteration planned last, until it is complete. skips and gaps: what
-    its loops are made with. landing: where pushed KV lands; None for pulls.
+    live: requests that have a leg or pinned KV here, in the order they came. prompts: how many of a prefill instance's
+    are not done. due: when the loop next wants to be stepped, as far as the heap knows. flight: the iteration planned
+    last, until it is complete. skips and gaps: what its loops are made with. landing: where pushed KV lands; None for
+    pulls.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Member:
         "loop",
         "number",
         "phase",
+        "prompts",
         "pushed",
         "record",
         "role",
@@ -92,6 +94,7 @@ class Member:
             record_gaps=self.gaps,
         )
         self.live: dict[int, None] = {}
+        self.prompts = 0
         self.due = NEVER
         self.flight: Iteration | None = None
         self.slowdown = 1.0
