@@ -2,11 +2,12 @@
 
 A test that puts load on pods takes the fixture ``lag`` and names the deployments: ``lag.watch(serving, "chat-13b")``.
 The metrics of their workers are read at ``lag.read()`` (before instances go away) and when the test ends, passed or
-not, and the terminal summary has a line for each run. A run that lagged (``disagg_load.lag``: some loop was late by
-over a fifth of a step in more than one iteration of twenty) shows what the machine does, not what the product does. So
-when such a run fails it is *void*: it is reported as ``VOID``, and the test is run again from the start, once. If
-that run fails and is void as well, the test fails and says that the machine is too slow. A failure without lag, and
-one of a fixture, is a failure at once; a test that passes although it lagged has passed.
+not, and the terminal summary has a line for each run. Workers that are processes and no pods report by themselves:
+``lag.loops |= served.lag()``. A run that lagged (``disagg_load.lag``: some loop was late by over a fifth of a step in
+more than one iteration of twenty) shows what the machine does, not what the product does. So when such a run fails it
+is *void*: it is reported as ``VOID``, and the test is run again from the start, once. If that run fails and is void as
+well, the test fails and says that the machine is too slow. A failure without lag, and one of a fixture, is a failure at
+once; a test that passes although it lagged has passed.
 
 The hooks work where a conftest.py imports them.
 """
@@ -143,8 +144,8 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(LINES, [])
-    if not lines:
+    lines, config.stash[LINES] = config.stash.get(LINES, []), []
+    if not lines:  # nothing ran under load, or another folder's conftest has told it already
         return
     terminalreporter.section("lag of the workers' loops under load")
     for text in lines:
