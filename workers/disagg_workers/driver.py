@@ -52,8 +52,11 @@ class Observer(Protocol):
         """A sequence lost its blocks."""
 
 
-class Record(Observer, Protocol):
-    """An observer who is told of every call of the loop, in order: the iteration log."""
+class Record(Protocol):
+    """Who is told of every call of the loop, in order: the iteration log."""
+
+    def submitted(self, request: Request, *, now: float) -> None:
+        """A request entered the loop."""
 
     def told(self, what: Input, request_id: str, *, now: float, **detail: Any) -> None:
         """Something else about a request."""
@@ -64,8 +67,14 @@ class Record(Observer, Protocol):
     def slowed(self, factor: float, *, now: float) -> None:
         """Iterations take that many times as long from now on."""
 
+    def completed(self, completed: Completed, *, lag_seconds: float) -> None:
+        """An iteration ended; what follows from its tokens comes after it."""
+
     def planned(self, *, now: float) -> None:
         """The loop is asked for its next iteration."""
+
+    def preempted(self, request_id: str, *, now: float) -> None:
+        """A sequence lost its blocks to that iteration."""
 
 
 class EngineDriver:
@@ -136,8 +145,9 @@ class EngineDriver:
         if logits is not None:
             sequence.view.read(block_ids, sequence.prompt_tokens)
         emission = self.loop.kv_arrived(request_id, now=now, first_token=first_token)
-        if emission is not None:
-            self._emit(emission, now=now, logits=logits)
+        entry = self._live.get(request_id)
+        if emission is not None and entry is not None:
+            self._sample(emission, entry, block_ids, now=now, logits=logits)
         self._start_transfers(now=now)
 
     def kv_failed(self, sequence: AnswerSequence) -> None:
@@ -232,41 +242,50 @@ class EngineDriver:
         self._tell_transfers(plan.transfers, now=due)
 
     def _take(self, completed: Completed, *, now: float, lag_seconds: float) -> None:
-        prompt_tokens = 0
-        for work in completed.works:
-            live = self._live.get(work.request_id)
-            if live is None:
-                continue
-            sequence = live[0]
-            sequence.computed(
-                self.loop.block_ids(work.request_id), start_tokens=work.start_tokens, new_tokens=work.new_tokens
-            )
-            prompt_tokens += max(0, min(sequence.prompt_tokens - work.start_tokens, work.new_tokens))
-        self._observer.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
         if self._record is not None:
-            self._record.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
-        for emission in completed.emissions:
-            self._emit(emission, now=now)
+            self._record.completed(completed, lag_seconds=lag_seconds)
+        prompt_tokens = 0
+        live, loop, emissions = self._live, self.loop, iter(completed.emissions)
+        for work in completed.works:
+            # Each work that emits has its emission, in the same order.
+            emission = next(emissions) if work.emits else None
+            entry = live.get(work.request_id)
+            if entry is None:
+                continue
+            sequence = entry[0]
+            start, new = work.start_tokens, work.new_tokens
+            block_ids = loop.block_ids(work.request_id)
+            sequence.computed(block_ids, start_tokens=start, new_tokens=new)
+            if start < sequence.prompt_tokens:
+                prompt_tokens += min(sequence.prompt_tokens - start, new)
+            if emission is not None:
+                self._sample(emission, entry, block_ids, now=now)
+        self._observer.completed(completed, lag_seconds=lag_seconds, prompt_tokens=prompt_tokens)
 
-    def _emit(self, emission: Emission, *, now: float, logits: bytes | None = None) -> None:
-        live = self._live.get(emission.request_id)
-        if live is None:
-            return
-        sequence, consumer = live
-        block_ids = self.loop.block_ids(emission.request_id)
+    def _sample(
+        self,
+        emission: Emission,
+        entry: tuple[AnswerSequence, Consumer],
+        block_ids: Sequence[int],
+        *,
+        now: float,
+        logits: bytes | None = None,
+    ) -> None:
+        sequence, consumer = entry
+        request_id = emission.request_id
         sampled = sequence.sample(block_ids, seconds=emission.seconds, logits=logits)
         if sampled.block_key is not None:
             if self._record is not None:
-                self._record.blocks(emission.request_id, (sampled.block_key,))
-            self.loop.add_block_keys(emission.request_id, (sampled.block_key,))
-        if sampled.finish_reason is not None:
-            del self._live[emission.request_id]
+                self._record.blocks(request_id, (sampled.block_key,))
+            self.loop.add_block_keys(request_id, (sampled.block_key,))
+        if sampled.finish_reason is None:
             consumer.sampled(sequence, sampled)
-            if self._record is not None:
-                self._record.told("finish", emission.request_id, now=now)
-            self.loop.finish(emission.request_id, now=now)
             return
+        del self._live[request_id]
         consumer.sampled(sequence, sampled)
+        if self._record is not None:
+            self._record.told("finish", request_id, now=now)
+        self.loop.finish(request_id, now=now)
 
     def _start_transfers(self, *, now: float) -> None:
         self._tell_transfers(self.loop.start_transfers(now=now), now=now)

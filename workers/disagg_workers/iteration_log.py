@@ -79,7 +79,7 @@ class IterationLog:
         """The loop was asked for its next iteration."""
         self._write(kind="plan", at=now)
 
-    def completed(self, completed: Completed, *, lag_seconds: float, prompt_tokens: int) -> None:
+    def completed(self, completed: Completed, *, lag_seconds: float) -> None:
         """An iteration ended."""
         iteration = completed.iteration
         self._write(

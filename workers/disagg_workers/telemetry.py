@@ -5,10 +5,15 @@ a request completes, so their counts equal the completed requests (those with tw
 latencies are engine seconds from the arrival of the request's head, queueing included.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from disagg_contract import metrics as names
 from disagg_contract.metrics import Metric, Outcome
@@ -62,6 +67,29 @@ class _Seen:
         self.values[key] = total
 
 
+class TokenGaps(Collector):
+    """A histogram that is cheap to add to: it is, once a token."""
+
+    def __init__(self, metric: Metric, model: str) -> None:
+        self._metric = metric
+        self._model = model
+        self._bounds = tuple(metric.buckets)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        """What a scrape gets."""
+        family = HistogramMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric([self._model], list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
+        return [family]
+
+
 class Telemetry:
     """Counters and histograms of one worker that serves ``model``."""
 
@@ -79,7 +107,8 @@ class Telemetry:
         self._queue = self._histogram(names.WORKER_QUEUE)
         self._prefill = self._histogram(names.WORKER_PREFILL)
         self._e2e = self._histogram(names.VLLM_E2E)
-        self._itl = self._histogram(names.VLLM_ITL)
+        self._itl = TokenGaps(names.VLLM_ITL, model)
+        self.registry.register(self._itl)
         self._transfer = self._histogram(names.WORKER_TRANSFER)
         self._transfer_bytes = self._counter(names.WORKER_TRANSFER_BYTES)
         self._transfer_failures = self._counter(names.WORKER_TRANSFER_FAILURES)
