@@ -36,6 +36,9 @@ MOST_EVALUATIONS = 80
 CONFIRMATION = ((1.08, 2), (1.5, 3))
 """Within each factor of the knee, and on each side, so many more trials must agree with it than contradict it."""
 
+NEAR = 1.3
+"""Within this factor of a rate beyond capacity, longer runs are needed to tell."""
+
 LARGEST_STEP = 16.0
 SAME = 1.001
 """Rates within this factor are no two opinions."""
@@ -193,6 +196,8 @@ class _Searcher:
             return None if highest >= HIGHEST_RATE else min(HIGHEST_RATE, highest * self._step(highest))
         if lower is None or (lower.rate == LOWEST_RATE and upper.rate > LARGEST_STEP * LOWEST_RATE):
             return max(LOWEST_RATE, upper.rate / self._step(upper.rate))
+        if not upper.stable and upper.rate < lower.rate * NEAR:
+            self._requests = self._most  # How much is too much shows in long runs.
         if upper.rate > lower.rate * (1 + self._search.tolerance):
             return sqrt(lower.rate * upper.rate)
         return self._confirmation(lower, upper)

@@ -116,7 +116,7 @@ def _print_usage(result: Result, console: Console) -> None:
 def _print_warnings(result: Result, console: Console) -> None:
     if result.stability.unstable:
         say(console, unstable(result), style="red")
-    if result.stability.stable is None and not result.unfinished:
+    if result.stability.stable is None and result.completed and not result.unfinished:
         text = "the run is too short to tell whether this rate can be kept up; simulate more --requests"
         say(console, text, style="yellow")
     if result.refused:
