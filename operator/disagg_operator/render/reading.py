@@ -11,7 +11,7 @@ from typing import Any
 from disagg_contract import labels
 from disagg_crds import Role
 from disagg_operator.core.fleet import Instance, RouterView
-from disagg_operator.core.placement import NodeView, PodDemand, PodUse, Taint, Tolerance
+from disagg_operator.core.placement import NodeView, PodDemand, PodUse, Requirement, Taint, Tolerance
 from disagg_operator.core.quantity import amount
 from disagg_operator.render.instances import DRAIN_STARTED, PLACED_AT
 
@@ -106,11 +106,16 @@ def _seconds(text: str | None) -> float | None:
 def demand(pod: Manifest) -> PodDemand:
     """What a gated pod wants of a node."""
     spec = pod.get("spec", {})
+    own = pod["metadata"].get("labels") or {}
     return PodDemand(
         uid=pod["metadata"]["uid"],
         name=pod["metadata"]["name"],
-        role=(pod["metadata"].get("labels") or {}).get(labels.ROLE, ""),
+        role=own.get(labels.ROLE, ""),
+        instance=own.get(labels.INSTANCE, ""),
         requests=requests(pod),
+        node_terms=node_terms(pod),
+        priority=int(spec.get("priority") or 0),
+        preempts=spec.get("preemptionPolicy") != "Never",
         node_selector=spec.get("nodeSelector") or {},
         tolerations=tuple(
             Tolerance(
@@ -121,6 +126,20 @@ def demand(pod: Manifest) -> PodDemand:
             )
             for item in spec.get("tolerations") or []
         ),
+    )
+
+
+def node_terms(pod: Manifest) -> tuple[tuple[Requirement, ...], ...]:
+    """Terms of the pod's required node affinity."""
+    affinity = (pod.get("spec", {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return tuple(
+        tuple(
+            Requirement(item["key"], item["operator"], tuple(item.get("values") or ()), field)
+            for field, part in ((False, "matchExpressions"), (True, "matchFields"))
+            for item in term.get(part) or []
+        )
+        for term in required.get("nodeSelectorTerms") or []
     )
 
 
@@ -174,7 +193,8 @@ def use(pod: Manifest) -> PodUse | None:
         if gated(pod) or PLACED_AT not in (metadata.get("annotations") or {}):
             return None
         hostname = (spec.get("nodeSelector") or {}).get(labels.HOSTNAME, "")
-    return PodUse(metadata["uid"], node, tuple(sorted(requests(pod).items())), hostname)
+    taken = tuple(sorted(requests(pod).items()))
+    return PodUse(metadata["uid"], node, taken, hostname, int(spec.get("priority") or 0))
 
 
 def node_view(node: Manifest) -> NodeView:

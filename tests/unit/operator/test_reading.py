@@ -7,6 +7,7 @@ import pytest
 
 from disagg_contract import labels
 from disagg_crds import DisaggDeployment, DisaggGroup, Role
+from disagg_operator.core.placement import Requirement
 from disagg_operator.core.quantity import amount, parse_quantity, show
 from disagg_operator.errors import QuantityError
 from disagg_operator.render.configs import Surroundings
@@ -123,6 +124,25 @@ def test_demand_keeps_selectors_and_tolerations(live: dict[str, Any]) -> None:
     found = demand(live)
     assert found.node_selector == {"pool": "gpu"}
     assert found.tolerations[0].operator == "Exists"
+
+
+def test_demand_keeps_affinity_and_priority(live: dict[str, Any]) -> None:
+    terms = [
+        {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100", "h200"]}]},
+        {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]},
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    live["spec"] |= {"affinity": {"nodeAffinity": required}, "priority": 1000, "preemptionPolicy": "Never"}
+    found = demand(live)
+    assert found.node_terms == (
+        (Requirement("gpu", "In", ("h100", "h200")),),
+        (Requirement("metadata.name", "NotIn", ("n1",), field=True),),
+    )
+    assert (found.priority, found.preempts, found.owner) == (1000, False, "chat-prefill-a")
+    live["spec"] |= {"nodeName": "n1", "schedulingGates": []}
+    taken = use(live)
+    assert taken is not None
+    assert taken.priority == 1000
 
 
 def test_nodes_that_are_not_ready_or_cordoned_are_not_schedulable() -> None:

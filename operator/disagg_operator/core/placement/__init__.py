@@ -6,19 +6,24 @@ what is missing and which domain came closest; it never answers with a part.
 """
 
 from disagg_operator.core.placement.domains import Domain, domains, unknown_levels
+from disagg_operator.core.placement.fragmentation import Defragmentation, Movable, Move, defragment, fragmenting
 from disagg_operator.core.placement.ledger import Ledger
 from disagg_operator.core.placement.line import Line
 from disagg_operator.core.placement.planner import plan
 from disagg_operator.core.placement.request import GangRequest, NoRoom, Pairing, Placed, Present, RoleRule, Spread
+from disagg_operator.core.placement.score import describe, home_of, placement_score
 from disagg_operator.core.placement.selectors import Requirement
 from disagg_operator.core.placement.snapshot import Amounts, NodeView, PodDemand, PodUse, Snapshot, Taint, Tolerance
 
 __all__ = [
     "Amounts",
+    "Defragmentation",
     "Domain",
     "GangRequest",
     "Ledger",
     "Line",
+    "Movable",
+    "Move",
     "NoRoom",
     "NodeView",
     "Pairing",
@@ -32,7 +37,12 @@ __all__ = [
     "Spread",
     "Taint",
     "Tolerance",
+    "defragment",
+    "describe",
     "domains",
+    "fragmenting",
+    "home_of",
+    "placement_score",
     "plan",
     "unknown_levels",
 ]
