@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -238,7 +239,7 @@ def sweep_cells(cells: Sequence[Cell], *, processes: int, console: Console) -> l
 
 def _in_processes(cells: Sequence[Cell], processes: int, progress: Progress, task: TaskID) -> list[list[Row]]:
     # Not forked: the progress bar has a thread, and a fork in the middle of its work could hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_leave_interrupts_alone) as pool:
         futures: list[Future[list[Row]]] = [pool.submit(simulate_cell, cell) for cell in cells]
         try:
             for future in as_completed(futures):
@@ -248,6 +249,11 @@ def _in_processes(cells: Sequence[Cell], processes: int, progress: Progress, tas
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return [future.result() for future in futures]
+
+
+def _leave_interrupts_alone() -> None:
+    """Ctrl-C reaches the whole process group; the process that waits for the others is the one to deal with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

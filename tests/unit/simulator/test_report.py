@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,6 +223,41 @@ def test_sm8_parts_sum_to_the_whole_and_the_mean_is_that_of_the_list(steps: list
     whole = parts.queueing.mean + parts.prefill.mean + parts.transfer.mean
     assert whole == pytest.approx(result.ttft_seconds.mean, abs=1e-9)
     assert result.ttft_seconds.mean == pytest.approx(np.mean([row[3] - row[0] for row in rows]), abs=1e-9)
+
+
+ROW = st.tuples(st.floats(0, 5), *[st.floats(0, 3)] * 4, st.integers(1, 9), st.sampled_from(list(Outcome)))
+
+
+@given(st.lists(ROW, max_size=60), st.floats(0, 200))
+def test_whatever_happened_the_result_adds_up_and_has_no_nan(steps: list[tuple[Any, ...]], end: float) -> None:
+    rows: list[Row] = []
+    now = 0.0
+    for gap, queueing, prefill, transfer, decode, tokens, outcome in steps:
+        now += gap
+        start = now + queueing
+        first = start + prefill + transfer
+        done = outcome is Outcome.COMPLETED
+        seen = outcome is not Outcome.REFUSED
+        rows.append(
+            (
+                now,
+                start if seen else NAN,
+                start + prefill if seen else NAN,
+                first if seen else NAN,
+                first + decode if done else NAN,
+                tokens if seen else 0,
+                outcome,
+            )
+        )
+    ends = [row[4] for row in rows if row[6] is Outcome.COMPLETED]
+    result = build_result(recording(rows, PAIR, end_seconds=max([end, now, *ends])), SLO)
+    shown = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert shown["requests"] == shown["completed"] + shown["refused"] + shown["failed"] + shown["unfinished"]
+    if result.attainment is not None:
+        assert 0 <= result.attainment.both <= min(result.attainment.ttft, result.attainment.tpot) <= 1
+        assert result.good_requests == pytest.approx(result.attainment.both * result.requests)
+        low, high = result.attainment_interval or (1, 0)
+        assert low <= result.attainment.both <= high
 
 
 def with_instance(**facts: object) -> Result:
