@@ -18,7 +18,7 @@ from disagg_engine.batching import BatchingLoop, Completed, Counts, Emission, Fi
 from disagg_workers.clock import EngineClock
 from disagg_workers.sequence import AnswerSequence, Sampled
 
-TIMER_SECONDS = 0.0015
+TIMER_SECONDS = 0.0007
 """Timers of an event loop keep to a millisecond or so; the rest of a wait is spent serving connections without one."""
 
 
