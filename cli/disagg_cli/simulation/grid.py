@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from rich.console import Console
@@ -247,6 +247,8 @@ def _in_processes(cells: Sequence[Cell], processes: int, progress: Progress, tas
                 progress.advance(task)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
             raise
         return [future.result() for future in futures]
 
