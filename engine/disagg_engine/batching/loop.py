@@ -26,8 +26,9 @@ from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 
 from disagg_engine.batching.config import BatchingConfig
-from disagg_engine.batching.flight import Flight, steps_until
+from disagg_engine.batching.flight import Flight
 from disagg_engine.batching.policies import Composer, composer_for
+from disagg_engine.batching.pricing import Pricer
 from disagg_engine.batching.roster import Roster
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.types import (
@@ -47,8 +48,7 @@ from disagg_engine.batching.types import (
 from disagg_engine.batching.view import View
 from disagg_engine.errors import ClockError, SettingError
 from disagg_engine.kv.protocol import KvLedger
-from disagg_engine.timemodel.lines import line_at
-from disagg_engine.timemodel.shapes import BatchShape, Chunk, CountedTimeModel, TimeModel
+from disagg_engine.timemodel.shapes import Chunk, TimeModel
 
 _NEVER = float("inf")
 
@@ -74,23 +74,21 @@ class BatchingLoop:
         self.config = config
         self.ledger = ledger
         self.event_skipping = event_skipping
-        self._time_model = time_model
-        self._windows = event_skipping and config.in_lockstep and time_model.decode_window(1, 1, 1) is not None
-        self._counted = time_model.counted_seconds if isinstance(time_model, CountedTimeModel) else None
+        self._pricer = Pricer(time_model, speculation=config.speculation, slowdown=slowdown)
+        self._windows = event_skipping and config.in_lockstep and self._pricer.has_windows
+        self._single = config.pipeline == 1
         self._speculation = config.speculation
         self._record_gaps = record_gaps
         self._composer: Composer = composer_for(config)
         self._roster = Roster(config=config, ledger=ledger)
         self._lockstep = self._roster.lockstep
         self._view = View(self._roster, config=config)
-        self._slowdown = 1.0
         self._in_flight: deque[Flight] = deque()
         self._number = 0
         self._plan_seconds = float("-inf")
         self._submit_seconds = float("-inf")
         self._free_seconds = float("-inf")
         self._wake_seconds: float | None = None
-        self.set_slowdown(slowdown)
 
     # ---- what the driver reports -------------------------------------------------------------------------------
 
@@ -189,24 +187,27 @@ class BatchingLoop:
 
     def set_slowdown(self, factor: float, *, now: float | None = None) -> None:
         """Multiply the time of every iteration planned from now on. A window in flight needs to know when that is."""
-        if not 0.0 < factor < float("inf"):
-            raise SettingError(field="slowdown", value=factor, wanted="a finite number above 0")
         if self._in_flight and self._in_flight[0].steps > 1:
             if now is None:
                 raise SettingError(field="now", value=now, wanted="the time of the change, under event skipping")
             self._cut(now)
-        self._slowdown = factor
+        self._pricer.set_slowdown(factor)
 
     # ---- what the driver asks ----------------------------------------------------------------------------------
 
     def complete(self, *, now: float) -> tuple[Completed, ...]:
         """Finish every iteration that has ended by `now`, in the order they started."""
-        if not self._in_flight or self._in_flight[0].end_seconds > now:
+        in_flight = self._in_flight
+        if not in_flight or in_flight[0].end_seconds > now:
             return ()
+        if self._single:
+            flight = in_flight.popleft()
+            self._mark(flight.end_seconds)
+            return (self._complete(flight),)
         done = []
-        while self._in_flight and self._in_flight[0].end_seconds <= now:
-            full = len(self._in_flight) == self.config.pipeline
-            flight = self._in_flight.popleft()
+        while in_flight and in_flight[0].end_seconds <= now:
+            full = len(in_flight) == self.config.pipeline
+            flight = in_flight.popleft()
             if full:  # a new batch could not have started before this one left
                 self._free_seconds = max(self._free_seconds, flight.end_seconds)
             done.append(self._complete(flight))
@@ -246,11 +247,11 @@ class BatchingLoop:
                 preempted = tuple(view.preempted)
             if view.takes or view.decodes:
                 iteration = self._start(now=now)
-        waiting = roster.waiting
         transfers: tuple[Transfer, ...] = ()
-        if waiting or roster.transfers:
+        self._wake_seconds = None
+        if roster.waiting or roster.arriving or roster.transfers or not self._single:
             transfers = self.start_transfers(now=now)
-        self._wake_seconds = self._next_ready(now=now)
+            self._wake_seconds = self._next_ready(now=now)
         return Plan(iteration=iteration, transfers=transfers, preempted=preempted)
 
     def next_seconds(self) -> float | None:
@@ -304,10 +305,7 @@ class BatchingLoop:
         """When to plan again although nothing is reported: a pipeline stage gets free, or somebody known is ready."""
         if self._free_seconds > now:
             return self._free_seconds
-        roster = self._roster
-        if self.config.in_lockstep and not roster.arriving and not roster.waiting:
-            return None
-        ready = roster.ready_seconds(now=now)
+        ready = self._roster.ready_seconds(now=now)
         return None if ready == _NEVER else ready
 
     def _end(self, sequence: Sequence, reason: EndReason, *, now: float) -> None:
@@ -375,13 +373,7 @@ class BatchingLoop:
                     emissions.append(emission)
             if not sequence.ended:
                 self._roster.place(sequence)
-        return Completed(
-            iteration=flight.iteration,
-            works=tuple(works),
-            emissions=tuple(emissions),
-            tokens=flight.tokens,
-            gaps=tuple(flight.gaps),
-        )
+        return Completed(flight.iteration, tuple(works), tuple(emissions), flight.tokens, tuple(flight.gaps))
 
     def _complete_decodes(self, flight: Flight, works: list[Work], emissions: list[Emission]) -> None:
         lockstep, end = self._lockstep, flight.end_seconds
@@ -389,11 +381,9 @@ class BatchingLoop:
         self._advance(flight, flight.steps)
         for sequence in fresh.values():
             sequence.first_token_seconds = end
-        if self.event_skipping:
-            for sequence in fresh.values():
-                if sequence.generated < sequence.max_tokens:
-                    emissions.append(Emission(sequence.request_id, 1, end, False))
-        else:
+            if self.event_skipping and sequence.max_tokens > 1:
+                emissions.append(Emission(sequence.request_id, 1, end, False))
+        if not self.event_skipping:
             steps = lockstep.steps
             for sequence in self._roster.members():
                 request_id, made = sequence.request_id, sequence.made + steps
@@ -435,7 +425,7 @@ class BatchingLoop:
 
     def _start(self, *, now: float) -> Iteration:
         """Price what the view holds and send it on its way."""
-        view, lockstep, slowdown = self._view, self._lockstep, self._slowdown
+        view, lockstep = self._view, self._lockstep
         number = self._number + 1
         sequences = context = 0
         if view.decodes:
@@ -459,18 +449,19 @@ class BatchingLoop:
             sequence.flying = True
             sequence.served = number
         steps, growth = 1, 0.0
-        if self._windows and not takes:
-            first, growth, steps = self._window(sequences, context, now=now)
-            end = free = now + steps * (first + growth * (steps - 1) * 0.5)
-        elif self._windows and self._counted is not None:
-            first = self._counted_seconds(chunks, sequences, context) * slowdown
-            end = free = now + first
-        else:
-            first, stage = self._price(chunks, verified, sequences, context)
+        if not self._windows:
+            first, stage = self._pricer.iteration(chunks, verified, sequences, context)
             end = now + first
             if self._in_flight:  # a batch cannot overtake the one before it in the pipeline
                 end = max(end, self._in_flight[-1].end_seconds)
-            free = end if self.config.pipeline == 1 else now + stage
+            free = end if self._single else now + stage
+        elif takes:
+            first = self._pricer.single(chunks, sequences, context)
+            end = free = now + first
+        else:
+            once = not view.steady or bool(view.preempted)
+            first, growth, steps = self._pricer.window(self._roster, sequences, context, now=now, once=once)
+            end = free = now + steps * (first + growth * (steps - 1) * 0.5)
         self._number += steps
         iteration = Iteration(
             number=number,
@@ -487,57 +478,3 @@ class BatchingLoop:
         self._in_flight.append(Flight(iteration, takes, view.decodes, end, steps))
         self._free_seconds = free
         return iteration
-
-    def _price(self, chunks: list[Chunk], verified: list[Chunk], sequences: int, context: int) -> tuple[float, float]:
-        """Seconds of an iteration, and of one stage's share. With speculation decodes are verified as chunks."""
-        model = self._time_model
-        plain = BatchShape(chunks=tuple(chunks), decode_sequences=sequences, decode_context_tokens=context)
-        if not verified or self._speculation is None:
-            cost = model.iteration_seconds(plain)
-            return cost.seconds * self._slowdown, cost.stage_seconds * self._slowdown
-        cost = model.iteration_seconds(BatchShape(chunks=(*chunks, *verified)))
-        step = model.iteration_seconds(BatchShape(decode_sequences=sequences, decode_context_tokens=context))
-        passes = self._speculation.draft_tokens * self._speculation.draft_cost
-        return (
-            (cost.seconds + passes * step.seconds) * self._slowdown,
-            (cost.stage_seconds + passes * step.stage_seconds) * self._slowdown,
-        )
-
-    def _counted_seconds(self, chunks: list[Chunk], sequences: int, context: int) -> float:
-        """What `iteration_seconds` says, without the objects."""
-        tokens = cached = 0
-        pairs = 0.0
-        for chunk in chunks:
-            new, held = chunk.new_tokens, chunk.cached_tokens
-            tokens += new
-            cached += held
-            pairs += new * (held + 0.5 * new)
-        assert self._counted is not None
-        return self._counted(tokens, pairs, cached, sequences, context)
-
-    def _window(self, sequences: int, context: int, *, now: float) -> tuple[float, float, int]:
-        """Seconds of the first step, growth a step, and how many steps can be planned at once."""
-        lockstep, roster, slowdown = self._lockstep, self._roster, self._slowdown
-        lines = self._time_model.decode_lines(sequences)
-        line = lines[0]
-        if context >= line.until_tokens:
-            line = line_at(lines, context)
-        first = (line.seconds + line.seconds_per_token * context) * slowdown
-        growth = line.seconds_per_token * sequences * slowdown
-        steps = lockstep.steps_to_end()
-        if steps == 1 or lockstep.fresh or not self._view.steady or self._view.preempted:
-            return first, growth, 1
-        if line.until_tokens != _NEVER:
-            steps = int(min(steps, line.steps_left(sequences, context)))
-        if lockstep.fills and (self.ledger.listening or roster.grows or roster.waiting):
-            fill = lockstep.steps_to_fill()
-            steps = steps if fill is None else min(steps, fill)
-        if roster.grows:
-            if self.ledger.listening:
-                steps = lockstep.steps_to_growth(steps)
-            steps = lockstep.steps_with_room(self.ledger.free_tokens // self.ledger.block_tokens, steps)
-        if roster.arriving or roster.waiting:
-            ready = roster.ready_seconds(now=now)
-            if ready < now + steps * (first + growth * (steps - 1) * 0.5):
-                steps = steps_until(ready, start=now, first=first, growth=growth, limit=steps)
-        return first, growth, steps

@@ -50,6 +50,10 @@ class PrefillFirst:
         self._burst = 0
 
     def compose(self, view: View, /) -> None:
+        if view.no_prompts():
+            self._burst = 0
+            view.decode()
+            return
         most = self._most
         decodable = most is not None and view.can_decode()
         if most is None or self._burst < most or not decodable:

@@ -124,7 +124,7 @@ class Roster:
         sequence = self.waiting.head(now)
         if sequence is None or self._active() >= self._most:
             return False
-        known = sequence.known
+        known = sequence.prompt_tokens + sequence.made
         room, headroom = self._room(sequence)
         cached = self.ledger.open(
             sequence.request_id, tokens=known, room_tokens=room, keys=sequence.keys, headroom_tokens=headroom

@@ -130,7 +130,7 @@ class Gap(NamedTuple):
     sequences: int
 
 
-class Completed(msgspec.Struct, frozen=True, kw_only=True):
+class Completed(msgspec.Struct, frozen=True):
     """A finished iteration.
 
     `works` leaves out sequences that were cancelled or ended meanwhile. With event skipping it lists prompts alone, and

@@ -39,6 +39,10 @@ class View:
         """The iteration computes that many further tokens of the sequence."""
         self.takes.append((sequence, tokens))
 
+    def no_prompts(self) -> bool:
+        """Whether nobody prefills or waits, so that only decodes are left to compose of. False: look closer."""
+        return self._in_lockstep and not self._roster.prefilling and not self._roster.waiting
+
     def prefilling(self) -> list[Sequence]:
         """Running sequences with more than a decode to compute that may take part, in the order they were admitted."""
         if self._in_lockstep:
