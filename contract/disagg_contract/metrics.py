@@ -259,7 +259,7 @@ OPERATOR_REPLICAS: Final = Metric(
     "disagg_operator_group_replicas", G, "Instances of a group, by state.", ("namespace", "deployment", ROLE, "state")
 )
 OPERATOR_RESULTS: Final = ("ok", "conflict", "error")
-OPERATOR_PLACEMENT_RESULTS: Final = ("placed", "no-room", "bind-timeout", "error")
+OPERATOR_PLACEMENT_RESULTS: Final = ("placed", "no-room", "bind-timeout", "gang-terminated", "error")
 OPERATOR_REPLICA_STATES: Final = ("desired", "current", "ready")
 
 ALL: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -6,10 +6,12 @@ server and `disagg up` accept and refuse the same documents. Pure: nothing here 
 save the generator's own command line.
 """
 
+from .affinity import Affinity, RolePlacement, Spread
 from .base import Rule, format_time
 from .conditions import Condition, ConditionType, Reason, find_condition, set_condition
 from .deployment import (
     Admission,
+    AntiAffinity,
     DisaggDeployment,
     DisaggDeploymentSpec,
     Engine,
@@ -19,6 +21,7 @@ from .deployment import (
     Planner,
     PlannerMode,
     Predictor,
+    Preemption,
     Prometheus,
     Provisioning,
     Router,
@@ -26,6 +29,7 @@ from .deployment import (
     ServiceType,
     SimulatedEngine,
     Slo,
+    StagePairing,
 )
 from .errors import CrdError, NameTooLong, Problem, SpecError
 from .group import DisaggGroup, DisaggGroupSpec
@@ -54,6 +58,7 @@ from .roles import (
     Resources,
     Role,
     RoleSpec,
+    RoleUpdate,
     Toleration,
 )
 from .status import Assignment, DeploymentStatus, GroupMemory, GroupStatus, PlacementStatus, RoleStatus
@@ -68,6 +73,8 @@ __all__ = [
     "GROUP_PLURAL",
     "VERSION",
     "Admission",
+    "Affinity",
+    "AntiAffinity",
     "Assignment",
     "Autoscaling",
     "AutoscalingMode",
@@ -97,14 +104,17 @@ __all__ = [
     "PlannerMode",
     "PodTemplate",
     "Predictor",
+    "Preemption",
     "Problem",
     "Prometheus",
     "Provisioning",
     "Reason",
     "Resources",
     "Role",
+    "RolePlacement",
     "RoleSpec",
     "RoleStatus",
+    "RoleUpdate",
     "Router",
     "RouterPolicy",
     "Rule",
@@ -112,6 +122,8 @@ __all__ = [
     "SimulatedEngine",
     "Slo",
     "SpecError",
+    "Spread",
+    "StagePairing",
     "Toleration",
     "child_name",
     "find_condition",

@@ -31,6 +31,14 @@ class ConditionType(StrEnum):
     """The base gang is bound to nodes of one domain."""
     MODEL_FITS = "ModelFits"
     """Weights and some KV fit into the GPUs of an instance."""
+    UPDATE_BLOCKED = "UpdateBlocked"
+    """Instances of an old revision cannot be replaced: there is no room to move."""
+    MIN_AVAILABLE_BREACHED = "MinAvailableBreached"
+    """A role that was placed lost instances and has fewer than minAvailable placed ones."""
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """A ResourceQuota or LimitRange of the namespace refuses pods."""
+    TOPOLOGY_KNOWN = "TopologyKnown"
+    """Nodes carry the labels that the placement asks for."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """The planner reads fresh, finite metrics."""
     SCALING_ACTIVE = "ScalingActive"
@@ -76,6 +84,16 @@ class Reason(StrEnum):
     UNKNOWN_MODEL = "UnknownModel"
     UNKNOWN_GPU = "UnknownGpu"
     UNKNOWN_LINK = "UnknownLink"
+    # UpdateBlocked
+    UP_TO_DATE = "UpToDate"
+    PAUSED = "Paused"
+    NO_SURGE = "NoSurge"
+    # MinAvailableBreached
+    NOT_PLACED = "NotPlaced"
+    MEMBERS_LOST = "MembersLost"
+    # QuotaExceeded, TopologyKnown
+    WITHIN_QUOTA = "WithinQuota"
+    LABELS_FOUND = "LabelsFound"
     # MetricsAvailable, ScalingActive
     METRICS_FRESH = "MetricsFresh"
     METRICS_MISSING = "MetricsMissing"

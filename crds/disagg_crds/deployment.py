@@ -79,6 +79,8 @@ class Engine(Model):
     """Image of the workers; empty: the operator's own."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Pull policy of that image."""
+    kv_format: Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")] = ""
+    """Format of the KV that the image writes. Change it with an image whose KV older ones cannot read, and back."""
     simulated: SimulatedEngine = Field(default_factory=SimulatedEngine)
     """Settings of the simulated engine."""
 
@@ -97,6 +99,14 @@ class ServiceType(StrEnum):
     LOAD_BALANCER = "LoadBalancer"
 
 
+class AntiAffinity(StrEnum):
+    """Whether replicas keep away from each other's nodes."""
+
+    NONE = "none"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+
+
 class Router(Model):
     """The OpenAI-compatible front of the deployment."""
 
@@ -108,6 +118,8 @@ class Router(Model):
     """Type of the Service in front of the routers."""
     port: Annotated[Whole, Field(ge=1, le=65535)] = 8000
     """Port of that Service."""
+    anti_affinity: AntiAffinity = AntiAffinity.PREFERRED
+    """Whether router pods keep to nodes of their own: none, preferred or required. Required ones update one by one."""
     template: PodTemplate = Field(default_factory=PodTemplate)
     """Changes to the router pods."""
 
@@ -173,6 +185,21 @@ class Provisioning(StrEnum):
     NONE = "none"
 
 
+class StagePairing(StrEnum):
+    """Whether the same pipeline stage of prefill and decode shares a node, so that KV moves inside it."""
+
+    NONE = "none"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+
+
+class Preemption(StrEnum):
+    """Whether a gang that fits nowhere else may take the room of pods of lower priority."""
+
+    NEVER = "never"
+    LOWER_PRIORITY = "lowerPriority"
+
+
 class Placement(Model):
     """Where the GPU pods may go; they are placed as one gang."""
 
@@ -184,8 +211,16 @@ class Placement(Model):
     """Level whose domains the gang must not cross; absent: the first of levels; empty: none, any node will do."""
     preferred: Annotated[str, Field(max_length=317)] | None = None
     """Level that the gang stays within when it can; absent or empty: none."""
+    stage_pairing: StagePairing = StagePairing.NONE
+    """Whether the same pipeline stage of prefill and decode shares a node: none, preferred or required."""
+    preemption: Preemption = Preemption.NEVER
+    """never: room held by pods of lower priority is taken. lowerPriority: the scheduler may evict them for the gang."""
     bind_deadline_seconds: Annotated[Number, Field(ge=1, le=86400)] = 60.0
     """Seconds after which a placed gang that is not bound gives its pods back."""
+    gang_termination_delay_seconds: Annotated[Number, Field(ge=1, le=604800)] = 1800.0
+    """Seconds that a role may have fewer than minAvailable placed instances before the gang is placed anew as one."""
+    node_loss_seconds: Annotated[Whole, Field(ge=0, le=86400)] = 60
+    """Seconds that pods stay on a node that is not ready or unreachable before they are replaced."""
     provisioning: Provisioning = Provisioning.NONE
     """What happens when no domain has room."""
 
@@ -232,6 +267,14 @@ class Link(Model):
     """Bandwidth in one direction, bytes per second; absent: the catalogue's."""
 
 
+def _cel_known_levels(role: str) -> str:
+    place = f"self.{role}.placement"
+    names = [f"{place}.required", f"{place}.preferred", f"{place}.instanceWithin"]
+    tests = [f"(!has({name}) || {name} == '' || {name} in self.placement.levels)" for name in names]
+    tests.append(f"(!has({place}.spread) || {place}.spread.level in self.placement.levels)")
+    return f"(!has(self.{role}) || {' && '.join(tests)})"
+
+
 def _cel_start_gpus(role: str) -> str:
     section = f"self.{role}"
     gpus = f"{section}.parallelism.tensor * {section}.parallelism.pipeline"
@@ -267,6 +310,8 @@ class DisaggDeploymentSpec(Model):
     """The modelled KV link."""
     gpu_budget: Annotated[Whole, Field(ge=0, le=1000000)] | None = None
     """Most GPUs that all pods of the deployment may hold, surging and terminating ones counted; absent: no bound."""
+    paused: Flag = False
+    """Leave instances of an older revision as they are. What is missing is still created, of the current revision."""
 
     rules = (
         Rule(
@@ -284,6 +329,29 @@ class DisaggDeploymentSpec(Model):
             message="the planner scales prefill and decode only; give worker replicas, or autoscaling.mode external",
             holds=lambda self: self.worker is None or not self.worker.planned,
             field="worker",
+        ),
+        Rule(
+            cel=" && ".join(_cel_known_levels(role) for role in Role),
+            message="every level that a role names must be one of placement.levels",
+            holds=lambda self: all(
+                level in self.placement.levels for section in self.roles.values() for level in section.placement.levels
+            ),
+            field="placement.levels",
+        ),
+        Rule(
+            cel=(
+                "self.placement.stagePairing == 'none' || (has(self.prefill) && has(self.decode) && "
+                "self.prefill.parallelism.pipeline == self.decode.parallelism.pipeline)"
+            ),
+            message="stagePairing needs prefill and decode with the same parallelism.pipeline",
+            holds=lambda self: (
+                self.placement.stage_pairing is StagePairing.NONE
+                or (
+                    None not in (self.prefill, self.decode)
+                    and self.prefill.parallelism.pipeline == self.decode.parallelism.pipeline
+                )
+            ),
+            field="placement.stagePairing",
         ),
         Rule(
             cel="!has(self.gpuBudget) || " + " + ".join(_cel_start_gpus(role) for role in Role) + " <= self.gpuBudget",

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .affinity import Affinity, RolePlacement
 from .base import CATALOGUE_NAME_PATTERN, LabelKey, LabelValue, Model, Quantity, ResourceName, Rule, Whole
 
 #: Most instances a role may have: keeps every list derived from it bounded.
@@ -113,6 +114,8 @@ class PodTemplate(Model):
     """Annotations added to the pods; keys under disagg.dev/ are the operator's own."""
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(default_factory=dict)
     """Node labels that a node must carry to be considered."""
+    affinity: Affinity | None = None
+    """Required node affinity."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = Field(
         default=(), json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -209,6 +212,24 @@ class Autoscaling(Model):
         return self.min if self.initial is None else self.initial
 
 
+class RoleUpdate(Model):
+    """Bounds of a rolling update. Whatever they are, minAvailable instances keep serving."""
+
+    max_surge: Annotated[Whole, Field(ge=0, le=MAX_INSTANCES)] = 1
+    """Most instances above the wanted number. They are made only where none may be taken away first."""
+    max_unavailable: Annotated[Whole, Field(ge=0, le=MAX_INSTANCES)] = 1
+    """Most instances that may be missing at a time; 0: a new one serves before an old one goes."""
+
+    rules = (
+        Rule(
+            cel="self.maxSurge > 0 || self.maxUnavailable > 0",
+            message="maxSurge and maxUnavailable must not both be 0, because then no instance could be replaced",
+            holds=lambda self: self.max_surge > 0 or self.max_unavailable > 0,
+            field="maxSurge",
+        ),
+    )
+
+
 class RoleSpec(Model):
     """The instances of one role."""
 
@@ -222,16 +243,28 @@ class RoleSpec(Model):
     """GPU of each instance."""
     parallelism: Parallelism = Field(default_factory=Parallelism)
     """GPUs of one instance."""
+    gpus_per_pod: Annotated[Whole, Field(ge=1, le=4096)] | None = None
+    """GPUs of each pod of an instance, for instances that span nodes; absent: all of them, in one pod."""
+    placement: RolePlacement = Field(default_factory=RolePlacement)
+    """Where the instances may go, beyond spec.placement."""
     batching: Batching = Field(default_factory=Batching)
     """Batching loop of one instance."""
     template: PodTemplate = Field(default_factory=PodTemplate)
     """Changes to the pods."""
+    update: RoleUpdate = Field(default_factory=RoleUpdate)
+    """Bounds of a rolling update."""
 
     rules = (
         Rule(
             cel="has(self.replicas) != has(self.autoscaling)",
             message="give exactly one of replicas and autoscaling",
             holds=lambda self: (self.replicas is None) != (self.autoscaling is None),
+        ),
+        Rule(
+            cel="!has(self.gpusPerPod) || self.parallelism.tensor * self.parallelism.pipeline % self.gpusPerPod == 0",
+            message="gpusPerPod must divide the GPUs of an instance (tensor x pipeline)",
+            holds=lambda self: self.gpus_per_pod is None or self.gpus_per_instance % self.gpus_per_pod == 0,
+            field="gpusPerPod",
         ),
         Rule(
             cel="!has(self.minAvailable) || !has(self.replicas) || self.minAvailable <= self.replicas",
@@ -253,6 +286,11 @@ class RoleSpec(Model):
     def gpus_per_instance(self) -> int:
         """tensor x pipeline."""
         return self.parallelism.tensor * self.parallelism.pipeline
+
+    @property
+    def pods_per_instance(self) -> int:
+        """Pods that an instance is made of."""
+        return 1 if self.gpus_per_pod is None else self.gpus_per_instance // self.gpus_per_pod
 
     @property
     def initial_replicas(self) -> int:

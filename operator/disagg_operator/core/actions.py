@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from disagg_crds import Role
+from disagg_crds import Reason, Role
 from disagg_operator.core.fleet import Instance
 
 
@@ -41,8 +41,21 @@ Action = Create | Drain | CancelDrain | Delete
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why an update cannot go on, and in ``message`` also what would let it."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """Actions of one pass. ``unaffordable``: instances that are wanted but would break the GPU budget."""
+    """Actions of one pass.
+
+    ``unaffordable``: instances that are wanted but would break the GPU budget, even once everything that is on its way
+    out is gone. ``obstacle``: what keeps old revisions from being replaced.
+    """
 
     actions: tuple[Action, ...] = ()
     unaffordable: int = 0
+    obstacle: Obstacle | None = None

@@ -1,4 +1,4 @@
-"""Answers to Ready, Available, Progressing, GangScheduled and ModelFits.
+"""Answers to Ready, Available, Progressing, GangScheduled, ModelFits, and to what may be in the way.
 
 Each function answers one question from counts taken afresh from the fleet. "Ready" is about the current generation:
 an instance of an old revision that still serves does not count, so that a rollout is never called done half-way.
@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disagg_crds import ConditionType, Reason, Role
+from disagg_operator.core.actions import Obstacle
+from disagg_operator.core.breach import Breach
 from disagg_operator.core.fit import Fit
 from disagg_operator.core.fleet import Counts, RoleTarget, RouterView
 from disagg_operator.core.gangs import GangState
@@ -36,7 +38,9 @@ class Failure:
 class Facts:
     """Everything the answers are computed from. ``domain``: where the gang is; ``no_room``: why one is nowhere.
 
-    ``late``: instances that were just given back for missing their bind deadline.
+    ``late``: instances that were just given back for missing their bind deadline. ``obstacle``: what keeps an update
+    from going on. ``retiring_ready``: instances of roles that left the spec and still serve. ``levels``: whether nodes
+    carry the labels that the placement names; None: nobody can tell.
     """
 
     roles: Mapping[Role, RoleTarget]
@@ -51,12 +55,85 @@ class Facts:
     failure: Failure | None = None
     bind_deadline_seconds: float = 60.0
     notes: Sequence[str] = field(default_factory=tuple)
+    obstacle: Obstacle | None = None
+    paused: bool = False
+    breach: Breach | None = None
+    retiring_ready: int = 0
+    levels: "Levels | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """``unknown``: levels that no node has the label of. ``asked``: the spec names them, they are no default."""
+
+    unknown: tuple[str, ...]
+    asked: bool
 
 
 def answers(facts: Facts) -> tuple[Answer, ...]:
-    """One answer to each question, in a fixed order."""
+    """One answer to each question that has one in any runtime, in a fixed order."""
     gang = _gang(facts)
-    return (_ready(facts, gang), _available(facts, gang), _progressing(facts), gang, _fits(facts))
+    return (
+        _ready(facts, gang),
+        _available(facts, gang),
+        _progressing(facts),
+        gang,
+        _fits(facts),
+        _blocked_update(facts),
+    )
+
+
+def cluster_answers(facts: Facts) -> tuple[Answer, ...]:
+    """Answers to questions that only a cluster raises."""
+    return (_breached(facts), _quota(facts), _topology(facts))
+
+
+def _blocked_update(facts: Facts) -> Answer:
+    kind = ConditionType.UPDATE_BLOCKED
+    old = sum(map(_old, facts.counts.values()))
+    if facts.obstacle is not None:
+        return Answer(kind, "True", facts.obstacle.reason, facts.obstacle.message)
+    if not old:
+        return Answer(kind, "False", Reason.UP_TO_DATE, "every instance is of the current revision")
+    if facts.paused:
+        return Answer(kind, "False", Reason.PAUSED, "spec.paused keeps instances of an old revision")
+    leaving = any(count.draining or count.terminating for count in facts.counts.values())
+    if facts.no_room is not None and not leaving:
+        message = (
+            f"an instance must serve before an old one may go, and there is no room for it: {facts.no_room.message}; "
+            "free that much, or lower minAvailable so that one may go first"
+        )
+        return Answer(kind, "True", facts.no_room.reason, message)
+    return Answer(kind, "False", Reason.UPDATING, "instances are being replaced by the current revision")
+
+
+def _breached(facts: Facts) -> Answer:
+    kind = ConditionType.MIN_AVAILABLE_BREACHED
+    if facts.breach is not None:
+        return Answer(kind, "True", Reason.MEMBERS_LOST, facts.breach.message)
+    if facts.gang.base_scheduled:
+        return Answer(kind, "False", Reason.MINIMUM_AVAILABLE, "minAvailable of every role is placed")
+    return Answer(kind, "False", Reason.NOT_PLACED, "the gang waits to be placed as one")
+
+
+def _quota(facts: Facts) -> Answer:
+    kind = ConditionType.QUOTA_EXCEEDED
+    if facts.failure is not None and facts.failure.reason is Reason.QUOTA_EXCEEDED:
+        return Answer(kind, "True", Reason.QUOTA_EXCEEDED, facts.failure.message)
+    return Answer(kind, "False", Reason.WITHIN_QUOTA, "no quota and no limit range of the namespace refuses pods")
+
+
+def _topology(facts: Facts) -> Answer:
+    kind = ConditionType.TOPOLOGY_KNOWN
+    levels = facts.levels
+    if levels is None:
+        return Answer(kind, "Unknown", Reason.NO_ELIGIBLE_NODES, "no node is known to the operator")
+    if not levels.unknown:
+        return Answer(kind, "True", Reason.LABELS_FOUND, "nodes carry the labels of the placement's levels")
+    message = f"no node has the label {' or '.join(levels.unknown)}, so each node counts as a domain of its own"
+    if levels.asked:
+        return Answer(kind, "False", Reason.UNKNOWN_TOPOLOGY_KEY, f"{message}: check spec.placement")
+    return Answer(kind, "True", Reason.NOT_APPLICABLE, message)
 
 
 def _fits(facts: Facts) -> Answer:
@@ -98,6 +175,10 @@ def _ready(facts: Facts, gang: Answer) -> Answer:
         return Answer(kind, "False", _why_short(short, facts), _list(short, gang, facts))
     surplus = {role: count for role, count in facts.counts.items() if _old(count)}
     if surplus:
+        if facts.paused:
+            return Answer(
+                kind, "False", Reason.PAUSED, "instances of an old revision serve, and spec.paused keeps them"
+            )
         return Answer(kind, "False", Reason.UPDATING, "instances of an old revision still serve")
     if not any(count.desired for count in facts.counts.values()):
         return Answer(kind, "False", Reason.SCALED_TO_ZERO, "no instance is wanted, so nothing serves")
@@ -109,7 +190,7 @@ def _ready(facts: Facts, gang: Answer) -> Answer:
 
 def _why_short(short: Mapping[Role, Counts], facts: Facts) -> Reason:
     if facts.no_room is None and any(map(_old, short.values())):
-        return Reason.UPDATING
+        return Reason.PAUSED if facts.paused else Reason.UPDATING
     if any(count.current - count.draining < count.desired for count in short.values()):
         return Reason.INSTANCES_NOT_CREATED
     if any(count.scheduled < count.desired for count in short.values()):
@@ -151,6 +232,9 @@ def _available(facts: Facts, gang: Answer) -> Answer:
         for role, target in facts.roles.items()
         if facts.counts[role].ready < max(1, target.floor)
     ]
+    if below and facts.retiring_ready and facts.router.ready:
+        message = f"{facts.retiring_ready} instances of roles that left the spec serve until the others do"
+        return Answer(kind, "True", Reason.UPDATING, message)
     if below:
         unscheduled = gang.status != "True"
         reason = Reason.INSTANCES_NOT_SCHEDULED if unscheduled else Reason.BELOW_MINIMUM
@@ -184,6 +268,8 @@ def _progressing(facts: Facts) -> Answer:
         return Answer(kind, "True", Reason.DELETING, "instances are being deleted")
     if any(count.draining for count in counts):
         return Answer(kind, "True", Reason.DRAINING, "instances finish their requests before they go")
+    if facts.paused and any(map(_old, counts)):
+        return Answer(kind, "False", Reason.PAUSED, "spec.paused keeps instances of an old revision")
     if any(count.updated < count.current for count in counts):
         return Answer(kind, "True", Reason.UPDATING, "instances are being replaced by the current revision")
     if any(count.current < count.desired for count in counts):

@@ -1,4 +1,4 @@
-"""From target and fleet to actions: the number of instances, drains and one-at-a-time replacement.
+"""From target and fleet to actions: the number of instances, drains, replacement of revisions, and roles that go.
 
 Invariants, each a test: an instance that is terminating or draining is never a candidate again, so that a repeated
 pass over an unchanged fleet asks for nothing new; a ready instance is drained before it is deleted, any other is
@@ -6,38 +6,45 @@ deleted at once; the GPUs of all instances, terminating ones included, stay with
 revision never takes the ready instances below the base.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from disagg_operator.core.actions import Action, CancelDrain, Create, Decision, Delete, Drain
+from disagg_crds import Reason
+from disagg_operator.core.actions import Action, CancelDrain, Create, Decision, Delete, Drain, Obstacle
 from disagg_operator.core.fleet import Instance, Observed, RoleTarget, Target
+from disagg_operator.core.ranking import removal_rank
+from disagg_operator.core.rollout import Rollout, plan_rollout
 
 
 def decide(target: Target, observed: Observed) -> Decision:
-    """Everything to do now. Roles that the target lacks are not touched: their group's deletion takes them away."""
+    """Everything to do now."""
     purse = _Purse(target.gpu_budget, observed.instances)
+    rollout = plan_rollout(target, observed)
     actions: list[Action] = []
     wanted: list[tuple[bool, RoleTarget]] = []
     for role in target.roles.values():
         mine = observed.of(role.role)
-        actions += _remove(role, mine, observed.now)
-        missing = _shortfall(role, mine)
+        actions += _remove(role, mine, rollout, observed.now)
+        missing = _shortfall(role, mine, rollout)
         base_missing = min(missing, max(0, role.floor - sum(1 for instance in mine if instance.serving)))
         wanted += [(True, role)] * base_missing + [(False, role)] * (missing - base_missing)
     unaffordable = 0
+    broke = False
     for base, role in sorted(wanted, key=lambda item: not item[0]):
         if purse.pay(role.gpus):
             actions.append(Create(role.role, base))
-        else:
+        elif not purse.wait(role.gpus):
             unaffordable += 1
-    return Decision(tuple(actions), unaffordable)
+            broke |= base
+    actions += _retire(target, observed, forced=broke)
+    return Decision(tuple(actions), unaffordable, rollout.obstacle or _starved(target, observed, unaffordable))
 
 
 class _Purse:
-    """What is left of the GPU budget. Failed instances hold nothing; terminating ones still do."""
+    """What is left of the GPU budget, now and once what is on its way out is gone."""
 
-    def __init__(self, budget: int | None, instances: Iterable[Instance]) -> None:
-        held = sum(instance.gpus for instance in instances if not instance.failed)
-        self.left = None if budget is None else budget - held
+    def __init__(self, budget: int | None, instances: Sequence[Instance]) -> None:
+        self.left = None if budget is None else budget - sum(instance.held_gpus for instance in instances)
+        self.later = sum(instance.held_gpus for instance in instances if instance.leaving)
 
     def pay(self, gpus: int) -> bool:
         if self.left is None:
@@ -47,8 +54,16 @@ class _Purse:
         self.left -= gpus
         return True
 
+    def wait(self, gpus: int) -> bool:
+        """Whether it can be paid later: what is left now is then set aside for it."""
+        if self.left is None or gpus > max(0, self.left) + self.later:
+            return False
+        self.later -= gpus - max(0, self.left)
+        self.left = min(0, self.left)
+        return True
 
-def _remove(role: RoleTarget, mine: tuple[Instance, ...], now: float) -> list[Action]:
+
+def _remove(role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout, now: float) -> list[Action]:
     actions: list[Action] = [
         Delete(instance, "it failed") for instance in mine if instance.failed and not instance.terminating
     ]
@@ -63,72 +78,72 @@ def _remove(role: RoleTarget, mine: tuple[Instance, ...], now: float) -> list[Ac
             actions.append(Delete(instance, "it is drained"))
         elif instance.draining_since is not None and now - instance.draining_since >= role.drain_seconds:
             actions.append(Delete(instance, f"its drain took longer than {role.drain_seconds:g} s"))
-    for instance, reason in _victims(role, serving):
+    for instance, reason in _victims(role, serving, rollout):
         actions.append(Drain(instance, reason) if instance.ready else Delete(instance, reason))
     return actions
 
 
 def _wanted_back(role: RoleTarget, serving: list[Instance], draining: list[Instance]) -> list[Instance]:
-    """Draining instances that fill a gap: cheaper than new ones. Those that have most left to do come first."""
-    gap = role.replicas - len(serving)
+    """Draining instances that the current revision lacks: cheaper than new ones.
+
+    Those that have most left to do come first. They come back even where instances of another revision fill the number:
+    an update that was taken back half-way keeps what it has not thrown away yet.
+    """
+    gap = role.replicas - sum(1 for instance in serving if instance.revision == role.revision)
     usable = [instance for instance in draining if instance.revision == role.revision and instance.scheduled]
     usable.sort(key=lambda instance: (instance.drained, -(instance.draining_since or 0.0), instance.name))
     return usable[: max(0, gap)]
 
 
-def _shortfall(role: RoleTarget, mine: tuple[Instance, ...]) -> int:
-    """New instances that are missing, one more while a replacement has to come up before an old one may go."""
+def _shortfall(role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout) -> int:
+    """New instances that are missing, those of a surge included."""
     serving = [instance for instance in mine if instance.serving]
     draining = [instance for instance in mine if instance.alive and instance.draining]
-    missing = role.replicas - len(serving) - len(_wanted_back(role, serving, draining))
-    return max(0, missing + (1 if _surges(role, serving) else 0))
+    back = len(_wanted_back(role, serving, draining))
+    return max(0, role.replicas + rollout.surge.get(role.role, 0) - len(serving) - back)
 
 
-def _old(role: RoleTarget, serving: Iterable[Instance]) -> list[Instance]:
-    return [instance for instance in serving if instance.revision != role.revision]
-
-
-def _surges(role: RoleTarget, serving: list[Instance]) -> bool:
-    """True while an old ready instance may only go after a new one is ready, because the base would break."""
-    old = _old(role, serving)
-    ready = sum(1 for instance in serving if instance.ready)
-    if not old or not all(instance.ready for instance in old) or ready - 1 >= role.floor:
-        return False
-    coming = any(not instance.ready for instance in serving)
-    return len(serving) > role.replicas or (len(serving) == role.replicas and not coming)
-
-
-def _victims(role: RoleTarget, serving: list[Instance]) -> list[tuple[Instance, str]]:
-    old = _old(role, serving)
-    limit = role.replicas + (1 if _surges(role, serving) else 0)
-    surplus = len(serving) - limit
+def _victims(role: RoleTarget, serving: list[Instance], rollout: Rollout) -> list[tuple[Instance, str]]:
+    surplus = len(serving) - role.replicas - rollout.surge.get(role.role, 0)
     if surplus > 0:
         ranked = sorted(serving, key=lambda instance: removal_rank(instance, role.revision))
         noun = "instance is" if role.replicas == 1 else "instances are"
         reason = f"{role.replicas} {role.role.value} {noun} wanted"
         return [(instance, reason) for instance in ranked[:surplus]]
-    return [(instance, "its revision is old") for instance in _replaceable(role, old, serving)]
+    return [(instance, "its revision is old") for instance in rollout.victims.get(role.role, ())]
 
 
-def _replaceable(role: RoleTarget, old: list[Instance], serving: list[Instance]) -> list[Instance]:
-    """Old instances that may go now: all that serve nobody, else one, once every other instance is ready."""
-    idle = [instance for instance in old if not instance.ready]
-    if idle or not old:
-        return idle
-    if len(serving) < role.replicas or not all(instance.ready for instance in serving):
-        return []
-    if len(serving) - 1 < role.floor:
-        return []
-    return [min(old, key=lambda instance: removal_rank(instance, role.revision))]
-
-
-def removal_rank(instance: Instance, revision: str) -> tuple[bool, bool, bool, bool, float, str]:
-    """Sort key of who goes first: unassigned, pending, not ready, old revision, newest."""
-    return (
-        instance.placed,
-        instance.scheduled,
-        instance.ready,
-        instance.revision == revision,
-        -instance.created_at,
-        instance.name,
+def _starved(target: Target, observed: Observed, unaffordable: int) -> Obstacle | None:
+    """Old instances that stay because the budget does not even hold the replicas."""
+    old = any(
+        instance.serving and instance.revision != role.revision
+        for role in target.roles.values()
+        for instance in observed.of(role.role)
     )
+    if not unaffordable or not old or target.paused:
+        return None
+    return Obstacle(
+        Reason.GPU_BUDGET_EXCEEDED,
+        f"{unaffordable} wanted instances exceed spec.gpuBudget {target.gpu_budget}, so none may be taken away for the "
+        "update: raise the budget, or lower the replicas",
+    )
+
+
+def _retire(target: Target, observed: Observed, *, forced: bool) -> list[Action]:
+    """Roles that left the spec serve until the others do; they go at once where they hold the room that those need."""
+    going = any(instance.draining for role in target.retiring for instance in observed.of(role))
+    go = going or forced or observed.no_room or all(_serves(role, observed) for role in target.roles.values())
+    actions: list[Action] = []
+    for role in target.retiring.values():
+        mine = observed.of(role.role)
+        if go:
+            actions += _remove(role, mine, Rollout({}, {}), observed.now)
+        else:
+            idle = (instance for instance in mine if instance.serving and not instance.ready)
+            actions += [Delete(instance, "its role left the spec") for instance in idle]
+    return actions
+
+
+def _serves(role: RoleTarget, observed: Observed) -> bool:
+    ready = sum(1 for instance in observed.of(role.role) if instance.serving and instance.ready)
+    return ready >= max(role.floor, min(1, role.replicas))

@@ -22,7 +22,7 @@ from disagg_crds import (
     find_condition,
     set_condition,
 )
-from disagg_operator.core.conditions import Answer, Facts, answers
+from disagg_operator.core.conditions import Answer, Facts, answers, cluster_answers
 from disagg_operator.core.fleet import Counts, RouterView
 from disagg_operator.core.quantity import show
 
@@ -32,6 +32,10 @@ OWN: tuple[ConditionType, ...] = (
     ConditionType.PROGRESSING,
     ConditionType.GANG_SCHEDULED,
     ConditionType.MODEL_FITS,
+    ConditionType.UPDATE_BLOCKED,
+    ConditionType.MIN_AVAILABLE_BREACHED,
+    ConditionType.QUOTA_EXCEEDED,
+    ConditionType.TOPOLOGY_KNOWN,
 )
 """Conditions that the operator writes; the others belong to the planner."""
 
@@ -73,7 +77,7 @@ def deployment_status(
 ) -> DeploymentStatus:
     """The whole status that the operator owns; conditions of other writers are left out, they are theirs to keep."""
     mine = tuple(condition for condition in previous.conditions if condition.type in OWN)
-    conditions = stamp(answers(facts), previous=mine, generation=generation, now=now)
+    conditions = stamp((*answers(facts), *cluster_answers(facts)), previous=mine, generation=generation, now=now)
     return DeploymentStatus(
         observed_generation=generation,
         conditions=conditions,
@@ -160,7 +164,7 @@ def transitions(before: DeploymentStatus, after: DeploymentStatus) -> tuple[Note
         old = find_condition(before.conditions, new.type)
         if old is not None and (old.status, old.reason) == (new.status, new.reason):
             continue
-        obstacle = new.reason in OBSTACLES
+        obstacle = new.reason in OBSTACLES and new.status != "Unknown"
         turned = new.status == "True" if old is None else old.status != new.status
         quiet = new.type not in _TOLD or (old is None and new.type == ConditionType.MODEL_FITS)
         if obstacle or (turned and not quiet):
@@ -186,6 +190,7 @@ OBSTACLES = frozenset(
         "ReconcileFailed",
         "InvalidSpec",
         "GpuBudgetExceeded",
+        "NoSurge",
     }
 )
 """Reasons that somebody has to do something about."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 
 from disagg_contract.labels import RESTARTED_AT
-from disagg_crds import DisaggDeployment, Role
+from disagg_crds import DisaggDeployment, EngineType, Role
 from disagg_operator.core.fleet import RoleTarget, Target
 
 
@@ -21,6 +21,8 @@ def role_revision(deployment: DisaggDeployment, role: Role, *, image: str) -> st
             "engine": spec.engine.to_dict(),
             "image": spec.engine.image or image,
             "link": spec.link.to_dict(),
+            "pairing": compatibility(deployment),
+            "nodeLossSeconds": spec.placement.node_loss_seconds,
             "restarted": deployment.metadata.annotations.get(RESTARTED_AT, ""),
             "role": role.value,
             "gpu": section.gpu.to_dict(),
@@ -32,9 +34,18 @@ def role_revision(deployment: DisaggDeployment, role: Role, *, image: str) -> st
 
 
 def compatibility(deployment: DisaggDeployment) -> str:
-    """Hash of what prefill and decode must agree on to exchange KV: workers say it, routers pair by it."""
+    """Hash of what prefill and decode must agree on to exchange KV: workers say it, routers pair by it.
+
+    Simulated engines exchange whole blocks, so tensor and pipeline need not agree and may change alone; the KV of real
+    ones is cut by them. An image is taken to read the KV of the one before it unless ``engine.kvFormat`` changes too.
+    """
     spec = deployment.spec
-    return _digest({"model": spec.model, "block_tokens": spec.engine.simulated.block_tokens})
+    agreed: dict[str, object] = {"model": spec.model, "block_tokens": spec.engine.simulated.block_tokens}
+    if spec.engine.kv_format:
+        agreed["kv_format"] = spec.engine.kv_format
+    if spec.engine.type is not EngineType.SIMULATED:
+        agreed |= {role.value: section.parallelism.to_dict() for role, section in spec.roles.items()}
+    return _digest(agreed)
 
 
 def deployment_revision(deployment: DisaggDeployment, *, image: str) -> str:
@@ -59,9 +70,14 @@ def build_target(deployment: DisaggDeployment, replicas: Mapping[Role, int], *, 
                 gpus=section.gpus_per_instance,
                 revision=role_revision(deployment, role, image=image),
                 drain_seconds=float(section.template.termination_grace_period_seconds),
+                pairing=compatibility(deployment),
+                max_surge=section.update.max_surge,
+                max_unavailable=section.update.max_unavailable,
             )
             for role, section in spec.roles.items()
         },
         gpu_budget=spec.gpu_budget,
         bind_deadline_seconds=spec.placement.bind_deadline_seconds,
+        paused=spec.paused,
+        termination_delay_seconds=spec.placement.gang_termination_delay_seconds,
     )

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from disagg_contract import labels, ports
 from disagg_contract.settings import to_args
-from disagg_crds import DisaggDeployment, DisaggGroup, Role, child_name
-from disagg_operator.core.target import role_revision
+from disagg_crds import DisaggDeployment, DisaggGroup, PodTemplate, Role, child_name
+from disagg_operator.core.target import compatibility, role_revision
 from disagg_operator.render.configs import Surroundings, worker_config
 from disagg_operator.render.metadata import (
     CONTAINER_SECURITY,
@@ -27,6 +27,8 @@ from disagg_operator.render.metadata import (
     template_fields,
 )
 
+LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints of a node whose kubelet is not heard of."""
 STARTUP_BOUND_SECONDS = 3600
 """Longest start-up where the spec leaves it to the model; weights of hundreds of gigabytes take minutes."""
 DRAIN_STARTED = f"{labels.GROUP}/drain-started"
@@ -67,6 +69,7 @@ def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, a
         },
         "spec": {
             **template_fields(section.template),
+            "tolerations": _tolerations(section.template, deployment.spec.placement.node_loss_seconds),
             "schedulingGates": [{"name": labels.SCHEDULING_GATE}],
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
@@ -90,7 +93,18 @@ def pod_labels(
         labels.LEADER: "true",
         labels.GANG: new.gang,
         labels.REVISION: role_revision(deployment, new.role, image=around.image),
+        labels.PAIRING: compatibility(deployment),
     }
+
+
+def _tolerations(template: PodTemplate, node_loss_seconds: int) -> list[Manifest]:
+    """The template's, and for how long the pod stays on a node that is lost where the template leaves that open."""
+    given = [toleration.to_dict() for toleration in template.tolerations]
+    return given + [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": node_loss_seconds}
+        for key in LOST_NODE_TAINTS
+        if not any(item.get("key", key) == key and item.get("effect", "NoExecute") == "NoExecute" for item in given)
+    ]
 
 
 def group_selector(deployment: str, group: str) -> str:

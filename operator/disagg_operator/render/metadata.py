@@ -79,6 +79,8 @@ def template_fields(template: PodTemplate) -> Manifest:
     found: Manifest = {"terminationGracePeriodSeconds": template.termination_grace_period_seconds}
     if template.node_selector:
         found["nodeSelector"] = dict(template.node_selector)
+    if template.affinity is not None:
+        found["affinity"] = template.affinity.to_dict()
     if template.tolerations:
         found["tolerations"] = [toleration.to_dict() for toleration in template.tolerations]
     if template.priority_class_name:

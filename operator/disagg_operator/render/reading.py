@@ -25,8 +25,8 @@ def epoch(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
-def instance(pod: Manifest, *, drained: bool = False) -> Instance:
-    """An instance from its leader pod."""
+def instance(pod: Manifest, *, drained: bool = False, lost: bool = False) -> Instance:
+    """An instance from its leader pod. ``lost``: its node is gone or not heard of."""
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     own = metadata.get("labels") or {}
     notes = metadata.get("annotations") or {}
@@ -51,6 +51,8 @@ def instance(pod: Manifest, *, drained: bool = False) -> Instance:
         terminating=bool(metadata.get("deletionTimestamp")),
         failed=status.get("phase") in FINISHED,
         trouble=trouble(pod),
+        pairing=own.get(labels.PAIRING, ""),
+        lost=lost,
     )
 
 
@@ -197,16 +199,23 @@ def use(pod: Manifest) -> PodUse | None:
     return PodUse(metadata["uid"], node, taken, hostname, int(spec.get("priority") or 0))
 
 
+def node_is_ready(node: Manifest) -> bool:
+    """Whether the node's kubelet is heard of and well."""
+    conditions = node.get("status", {}).get("conditions") or []
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
 def node_view(node: Manifest) -> NodeView:
     """A node as the scheduler would see it."""
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
-    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or [])
     return NodeView(
         name=metadata["name"],
         labels=metadata.get("labels") or {},
         allocatable=_amounts(status.get("allocatable") or {}),
         taints=tuple(Taint(item["key"], item.get("value", ""), item["effect"]) for item in spec.get("taints") or []),
-        schedulable=ready and not spec.get("unschedulable", False) and not metadata.get("deletionTimestamp"),
+        schedulable=node_is_ready(node)
+        and not spec.get("unschedulable", False)
+        and not metadata.get("deletionTimestamp"),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from disagg_contract import labels, ports
 from disagg_contract.settings import to_args
-from disagg_crds import DisaggDeployment, router_name
+from disagg_crds import AntiAffinity, DisaggDeployment, Router, router_name
 from disagg_operator.render.configs import Surroundings, router_config
 from disagg_operator.render.metadata import (
     CONTAINER_SECURITY,
@@ -89,11 +89,11 @@ def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> 
         "spec": {
             "replicas": router.replicas,
             "selector": {"matchLabels": selector_labels(deployment.name, ROUTER)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling(router)},
             "template": {
                 "metadata": {"labels": pod_labels, "annotations": dict(router.template.annotations)},
                 "spec": {
-                    **template_fields(router.template),
+                    **with_anti_affinity(template_fields(router.template), deployment),
                     "serviceAccountName": name,
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,
@@ -103,6 +103,29 @@ def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> 
             },
         },
     }
+
+
+def rolling(router: Router) -> Manifest:
+    """Bounds of a router update: none may be missing, unless nodes of their own leave no room for one more."""
+    if router.anti_affinity is AntiAffinity.REQUIRED:
+        return {"maxSurge": 0, "maxUnavailable": 1}
+    return {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def with_anti_affinity(fields: Manifest, deployment: DisaggDeployment) -> Manifest:
+    """Pod fields that keep the routers of a deployment on different nodes; they tie routers to routers alone."""
+    wanted = deployment.spec.router.anti_affinity
+    if wanted is AntiAffinity.NONE:
+        return fields
+    term = {
+        "labelSelector": {"matchLabels": selector_labels(deployment.name, ROUTER)},
+        "topologyKey": labels.HOSTNAME,
+    }
+    if wanted is AntiAffinity.REQUIRED:
+        rule: Manifest = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    else:
+        rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+    return {**fields, "affinity": {**fields.get("affinity", {}), "podAntiAffinity": rule}}
 
 
 def _metadata(deployment: DisaggDeployment, around: Surroundings) -> Manifest:

@@ -291,7 +291,7 @@ def world_of(kube: Kube) -> Iterator[World]:
             operator.stop()
         stop.set()
         thread.join()
-        kube("delete", "dd,dg,services,deployments,quota", "--all", "--ignore-not-found", "--wait=false")
+        kube("delete", "dd,dg,services,deployments,pdb,quota,limits", "--all", "--ignore-not-found", "--wait=false")
         kube("delete", "pods", "--all", "--force", "--grace-period=0")
         nodes.clean()
         wait_until(lambda: not kube.items("dd,dg,pods"), "nothing is left for the next test", timeout_seconds=60)

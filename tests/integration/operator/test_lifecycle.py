@@ -47,7 +47,13 @@ def test_op18_from_apply_to_ready_without_optional_kinds(world: World) -> None:
         "Progressing": "False",
         "GangScheduled": "True",
         "ModelFits": "True",
+        "UpdateBlocked": "False",
+        "MinAvailableBreached": "False",
+        "QuotaExceeded": "False",
+        "TopologyKnown": "True",
     }
+    budgets = {item["metadata"]["name"]: item["spec"]["minAvailable"] for item in world.kube.items("pdb")}
+    assert budgets == {"chat-prefill": 1, "chat-decode": 1}
     assert status["observedGeneration"] == 1
     assert status["endpoint"] == f"http://chat-router.{world.kube.namespace}:8000"
     table = world.kube("get", "dd,dg")

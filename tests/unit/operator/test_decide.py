@@ -79,7 +79,15 @@ def test_budget_counts_terminating_instances(make_instance: Make) -> None:
     going = make_instance(terminating=True, gpus=4)
     decision = decide(target(2, budget=8, gpus=4), Observed(0.0, (going,)))
     assert decision.actions == (Create(Role.DECODE, True),)
-    assert decision.unaffordable == 1
+    assert decision.unaffordable == 0, "the second waits for the GPUs that come free"
+    assert decide(target(3, budget=8, gpus=4), Observed(0.0, (going,))).unaffordable == 1
+
+
+def test_what_terminates_on_a_lost_node_holds_nothing(make_instance: Make) -> None:
+    lost = make_instance(terminating=True, lost=True, gpus=8)
+    assert decide(target(1, budget=8, gpus=8), Observed(0.0, (lost,))).actions == (Create(Role.DECODE, True),)
+    still_running = replace(lost, terminating=False)
+    assert decide(target(2, budget=8, gpus=8), Observed(0.0, (still_running,))).actions == ()
 
 
 def test_pg6_replacing_a_revision_keeps_the_base_ready(make_instance: Make) -> None:

@@ -21,7 +21,7 @@ def test_op8_a_status_write_is_no_reason_to_look_again() -> None:
 def test_what_people_write_beside_the_spec_is_one() -> None:
     wishes = Wishes()
     wishes.are_new(event("ADDED"))
-    assert wishes.are_new(event("MODIFIED", annotations={"disagg.dev/restarted-at": "now"}))
+    assert wishes.are_new(event("MODIFIED", annotations={"disagg.dev/restartedAt": "now"}))
     assert wishes.are_new(event("MODIFIED", labels={"team": "a"}))
     assert wishes.are_new(event("MODIFIED", ownerReferences=[{"uid": "other"}]))
     assert wishes.are_new(event("MODIFIED", deletionTimestamp="2026-01-01T00:00:00Z"))

@@ -44,6 +44,7 @@ class ClusterView:
         self._clock = clock
         self.nodes: dict[str, NodeView] = {}
         self.uses: dict[str, PodUse] = {}
+        self._well: set[str] = set()
         self._answered = {NODES.plural: asyncio.Event(), PODS.plural: asyncio.Event()}
         self._refused: set[str] = set()
         self._heard = {NODES.plural: clock(), PODS.plural: clock()}
@@ -68,6 +69,10 @@ class ClusterView:
             f"the operator may not list {' and '.join(sorted(self._refused))} of the whole cluster, so it cannot tell "
             "where GPUs are free; give it the right (chart: rbac.readNodes=true, or scope=cluster)"
         )
+
+    def is_lost(self, node: str) -> bool:
+        """Whether a node is known to be gone, or not to be heard of."""
+        return self._answered[NODES.plural].is_set() and NODES.plural not in self._refused and node not in self._well
 
     @property
     def last_event_age(self) -> float:
@@ -119,6 +124,7 @@ class ClusterView:
 
     def _all_nodes(self, items: list[Object]) -> None:
         self.nodes = {item["metadata"]["name"]: reading.node_view(item) for item in items}
+        self._well = {item["metadata"]["name"] for item in items if reading.node_is_ready(item)}
         self._freed()
 
     def _all_pods(self, items: list[Object]) -> None:
@@ -130,10 +136,12 @@ class ClusterView:
     def _node(self, kind: str, item: Object) -> None:
         name = item["metadata"]["name"]
         before = self.nodes.get(name)
+        self._well.discard(name)
         if kind == "DELETED":
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = reading.node_view(item)
+            self._well |= {name} if reading.node_is_ready(item) else set()
         if self.nodes.get(name) != before:
             self._freed()
 

@@ -13,22 +13,26 @@ from dataclasses import dataclass, field, replace
 from disagg_contract import labels
 from disagg_crds import (
     Assignment,
+    ConditionType,
     DeploymentStatus,
     DisaggDeployment,
     DisaggGroup,
     Reason,
     Role,
     SpecError,
+    find_condition,
     group_name,
     read_deployment,
     read_group,
     router_name,
 )
 from disagg_engine.catalogue import Catalogue
+from disagg_operator.core.actions import Obstacle
+from disagg_operator.core.breach import Breach, find_breach, remains
 from disagg_operator.core.conditions import Facts, Failure
 from disagg_operator.core.decide import decide
 from disagg_operator.core.fit import Fit, check_fit
-from disagg_operator.core.fleet import Counts, Instance, Observed, Target, count
+from disagg_operator.core.fleet import Counts, Instance, Observed, RoleTarget, Target, count
 from disagg_operator.core.gangs import GangState, gangs, overdue
 from disagg_operator.core.groups import decide_group, revert_message
 from disagg_operator.core.placement import NoRoom
@@ -43,6 +47,7 @@ from disagg_operator.core.status import (
 )
 from disagg_operator.core.target import build_target, deployment_revision
 from disagg_operator.errors import ApiError, Conflict, Forbidden
+from disagg_operator.render.budgets import disruption_budgets
 from disagg_operator.render.configs import Surroundings, needs_planner
 from disagg_operator.render.groups import group as render_group
 from disagg_operator.render.planners import planner_objects
@@ -76,10 +81,13 @@ class Pass:
     deployment: DisaggDeployment
     owner: str
     fit: Fit
+    is_lost: Callable[[str], bool]
     groups: dict[Role, DisaggGroup] = field(default_factory=dict)
     replicas: dict[Role, int] = field(default_factory=dict)
     pods: dict[str, Object] = field(default_factory=dict)
     orphans: list[Object] = field(default_factory=list)
+    retiring: dict[Role, DisaggGroup] = field(default_factory=dict)
+    obstacle: Obstacle | None = None
     drained: frozenset[str] = frozenset()
     live: children.Live = field(default_factory=dict)
     no_room: NoRoom | None = None
@@ -90,8 +98,17 @@ class Pass:
 
     def instances(self) -> tuple[Instance, ...]:
         """Ours, and those of groups that are gone: they hold GPUs until Kubernetes has deleted them."""
-        mine = [instance(pod, drained=pod["metadata"]["uid"] in self.drained) for pod in self.pods.values()]
-        return (*mine, *(replace(instance(pod), terminating=True) for pod in self.orphans))
+        mine = [self._read(pod) for pod in self.pods.values()]
+        return (*mine, *(replace(self._read(pod), terminating=True) for pod in self.orphans))
+
+    def members(self) -> tuple[Instance, ...]:
+        """Those of roles that the spec has."""
+        return tuple(item for item in self.instances() if item.role in self.deployment.spec.roles)
+
+    def _read(self, pod: Object) -> Instance:
+        node = pod["spec"].get("nodeName", "")
+        lost = bool(node) and self.is_lost(node)
+        return instance(pod, drained=pod["metadata"]["uid"] in self.drained, lost=lost)
 
 
 class DeploymentReconciler:
@@ -139,6 +156,7 @@ class DeploymentReconciler:
             deployment=deployment,
             owner=f"{namespace}/{name}",
             fit=check_fit(deployment.spec, self._catalogue),
+            is_lost=self._placer.is_lost,
         )
         problem: ApiError | None = None
         try:
@@ -188,8 +206,9 @@ class DeploymentReconciler:
             work.groups[role] = read_group(item)
             work.replicas[role] = decision.replicas
         for item in live.values():
-            if children.is_owned(item, deployment.metadata.uid):
-                await children.delete(self._api, GROUPS, item)
+            if children.is_owned(item, deployment.metadata.uid) and not item["metadata"].get("deletionTimestamp"):
+                # Its role left the spec; its instances serve until those of the others do.
+                work.retiring[Role(item["spec"]["role"])] = read_group(item)
 
     # Router and planner
 
@@ -197,6 +216,7 @@ class DeploymentReconciler:
         deployment = work.deployment
         live = await children.observe(self._api, deployment)
         wanted = router_objects(deployment, around=self._around)
+        wanted += disruption_budgets(deployment, version=self._around.version)
         planned = needs_planner(deployment)
         if planned:
             wanted += planner_objects(deployment, around=self._around)
@@ -210,7 +230,7 @@ class DeploymentReconciler:
 
     async def _read_pods(self, work: Pass) -> None:
         deployment = work.deployment
-        owners = {group.metadata.uid for group in work.groups.values()}
+        owners = {group.metadata.uid for group in (*work.groups.values(), *work.retiring.values())}
         found = await self._api.objects(
             PODS, namespace=deployment.namespace, selector=children.selector(deployment.name)
         )
@@ -225,7 +245,17 @@ class DeploymentReconciler:
             role: work.replicas.get(role, desired_replicas(work.deployment.status, role) or 0)
             for role in work.deployment.spec.roles
         }
-        return build_target(work.deployment, replicas, image=self._around.image)
+        target = build_target(work.deployment, replicas, image=self._around.image)
+        return replace(target, retiring={role: self._leaving(work, role) for role in work.retiring})
+
+    def _leaving(self, work: Pass, role: Role) -> RoleTarget:
+        """A role that left the spec: its pods alone still tell how long a drain may take."""
+        graces = (
+            float(pod["spec"].get("terminationGracePeriodSeconds", 0))
+            for pod in work.pods.values()
+            if pod["metadata"]["labels"][labels.ROLE] == role.value
+        )
+        return RoleTarget(role=role, replicas=0, base=0, gpus=0, drain_seconds=max(graces, default=0.0))
 
     async def _instances(self, work: Pass) -> None:
         if set(work.groups) != set(work.deployment.spec.roles):
@@ -233,8 +263,9 @@ class DeploymentReconciler:
         work.drained = await self._drains.ask(work.pods.values())
         now = self._clock()
         target = self._target(work)
-        decision = decide(target, Observed(now, work.instances()))
-        work.unaffordable = decision.unaffordable
+        await self._terminate(work, target, now)
+        decision = decide(target, Observed(now, work.instances(), no_room=_found_no_room(work.deployment.status)))
+        work.unaffordable, work.obstacle = decision.unaffordable, decision.obstacle
         done = await self._pods.apply(
             decision.actions, deployment=work.deployment, groups=work.groups, pods=work.pods, now=now
         )
@@ -242,6 +273,25 @@ class DeploymentReconciler:
         work.notes += done.notes
         if done.changed:
             await self._read_pods(work)
+        for role, group in tuple(work.retiring.items()):
+            if not any(item.role is role for item in work.instances()):
+                await self._api.delete(
+                    GROUPS, group.name, namespace=work.deployment.namespace, uid=group.metadata.uid or ""
+                )
+                del work.retiring[role]
+
+    async def _terminate(self, work: Pass, target: Target, now: float) -> None:
+        """Tear down what is left of a gang that has been broken for too long."""
+        observed = Observed(now, work.instances())
+        breach = find_breach(target, observed, work.deployment.status)
+        if breach is None or breach.due(now) > 0:
+            return
+        rest = remains(observed)
+        work.notes.append(Note("Warning", "GangTerminated", f"{len(rest)} instances are placed anew: {breach.message}"))
+        self._metrics.placement("gang-terminated")
+        for item in rest:
+            await self._api.delete(PODS, item.name, namespace=work.deployment.namespace, uid=item.uid)
+        await self._read_pods(work)
 
     # Placement
 
@@ -258,7 +308,7 @@ class DeploymentReconciler:
             if blind is not None:
                 work.no_room = NoRoom(Reason.FORBIDDEN, blind)
         for gang in state.gangs if blind is None else ():
-            home = self._placer.home(work.instances(), level)
+            home = self._placer.home(work.members(), level)
             outcome = await self._placer.place(
                 work.owner,
                 work.deployment,
@@ -307,7 +357,8 @@ class DeploymentReconciler:
         counts = {role: count(section, instances) for role, section in target.roles.items()}
         state = self._gangs(work, target)
         level = deployment.spec.placement.required_level or deployment.spec.placement.levels[0]
-        home = self._placer.home(instances, level)
+        home = self._placer.home(work.members(), level)
+        breach = find_breach(target, Observed(self._clock(), instances), deployment.status)
         if state.base_scheduled:
             self._placer.succeeded(work.owner)
         router = await self._router(work)
@@ -323,6 +374,11 @@ class DeploymentReconciler:
             unaffordable=work.unaffordable,
             failure=work.failure,
             bind_deadline_seconds=deployment.spec.placement.bind_deadline_seconds,
+            obstacle=work.obstacle,
+            paused=target.paused,
+            breach=breach,
+            retiring_ready=sum(1 for item in instances if item.role in work.retiring and item.serving and item.ready),
+            levels=self._placer.levels(deployment.spec.placement),
         )
         gated = {item.uid for item in instances if item.gated}
         announced = deployment.status.placement.assignments
@@ -348,7 +404,7 @@ class DeploymentReconciler:
         for note in (*work.notes, *transitions(before, status)):
             await self._recorder.post(work.document, note)
         self._metrics.replicas(deployment.namespace, deployment.name, counts)
-        return self._again(work, counts, instances)
+        return self._again(work, counts, instances, breach)
 
     async def _router(self, work: Pass) -> Object | None:
         name = router_name(work.deployment.name)
@@ -357,10 +413,14 @@ class DeploymentReconciler:
             return known
         return await self._api.find(APP_DEPLOYMENTS, name, namespace=work.deployment.namespace)
 
-    def _again(self, work: Pass, counts: Mapping[Role, Counts], instances: tuple[Instance, ...]) -> float | None:
+    def _again(
+        self, work: Pass, counts: Mapping[Role, Counts], instances: tuple[Instance, ...], breach: Breach | None
+    ) -> float | None:
         """Seconds until something is due that no event announces."""
         due: list[float] = []
-        if any(number.draining for number in counts.values()):
+        if breach is not None:
+            due.append(max(DRAIN_SECONDS, breach.due(self._clock())))
+        if work.retiring or any(number.draining for number in counts.values()):
             due.append(DRAIN_SECONDS)
         deadline = work.deployment.spec.placement.bind_deadline_seconds
         now = self._clock()
@@ -398,6 +458,17 @@ class DeploymentReconciler:
             await self._apply_status(document, after.to_dict())
         for note in transitions(before, after):
             await self._recorder.post(document, note)
+
+
+def _found_no_room(status: DeploymentStatus) -> bool:
+    """Whether the base gang found no room when it was last tried."""
+    known = find_condition(status.conditions, ConditionType.GANG_SCHEDULED)
+    return known is not None and known.status == "False" and known.reason in NO_ROOM
+
+
+NO_ROOM = frozenset(
+    (Reason.INSUFFICIENT_CAPACITY, Reason.NO_ELIGIBLE_NODES, Reason.UNKNOWN_TOPOLOGY_KEY, Reason.SEARCH_BOUND_HIT)
+)
 
 
 def _own(status: DeploymentStatus) -> tuple[object, ...]:

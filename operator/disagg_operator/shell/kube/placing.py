@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disagg_contract.labels import HOSTNAME
-from disagg_crds import Assignment, DisaggDeployment
+from disagg_crds import Assignment, DisaggDeployment, Placement
+from disagg_operator.core.conditions import Levels
 from disagg_operator.core.fleet import Instance
 from disagg_operator.core.gangs import Gang
 from disagg_operator.core.placement import (
@@ -27,7 +28,7 @@ from disagg_operator.core.placement import (
     PodUse,
     plan,
 )
-from disagg_operator.core.placement.domains import domain_of
+from disagg_operator.core.placement.domains import carries, domain_of
 from disagg_operator.errors import ApiError, Conflict, NotFound
 from disagg_operator.render import reading
 from disagg_operator.render.patches import pin
@@ -61,6 +62,19 @@ class Placer:
         """Wait until the view of the cluster is complete. Returns why it never will be, if that is so."""
         await self._view.synced()
         return self._view.blind
+
+    def is_lost(self, node: str) -> bool:
+        """Whether a node is known to be gone, or not to be heard of."""
+        return self._view.is_lost(node)
+
+    def levels(self, placement: Placement) -> Levels | None:
+        """Whether nodes carry the labels that a placement names; None before the nodes are known."""
+        nodes = tuple(self._view.nodes.values())
+        if not nodes:
+            return None
+        named = dict.fromkeys(key for key in (placement.required_level, placement.preferred_level) if key)
+        asked = bool(placement.required or placement.preferred) or placement.levels != Placement().levels
+        return Levels(tuple(key for key in named if not carries(nodes, key)), asked)
 
     def home(self, instances: Iterable[Instance], level: str | None) -> Home | None:
         """The domain most placed instances are in, at ``level``; None while none is placed."""
