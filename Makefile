@@ -39,6 +39,7 @@ test: install  ## Run all tests; builds and starts a real Kubernetes where KUBEC
 bench: install  ## Measure what is claimed to be fast; results go to benchmarks/results
 	$(BIN)/python benchmarks/worker_loop.py
 	$(BIN)/python benchmarks/router_relay.py
+	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/simulator_speed.py
 
 .PHONY: soak
