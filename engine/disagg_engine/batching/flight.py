@@ -65,7 +65,7 @@ class Flight(msgspec.Struct, eq=False):
 
 def end_of(step: int, *, start: float, first: float, growth: float) -> float:
     """When a window's step number `step` (from 1) ends: E in the module's text."""
-    return start + step * (first + growth * (step - 1) * 0.5)
+    return start + step * (first + 0.5 * growth * (step - 1))
 
 
 def steps_until(now: float, *, start: float, first: float, growth: float, limit: int) -> int:
@@ -77,8 +77,10 @@ def steps_until(now: float, *, start: float, first: float, growth: float, limit:
     # This form of the root of the quadratic neither cancels nor divides by zero when the growth is small or zero.
     root = linear + sqrt(max(0.0, linear * linear + 2.0 * growth * seconds))
     step = min(limit, max(1, int(2.0 * seconds / root))) if root > 0.0 else 1
-    while step > 1 and end_of(step - 1, start=start, first=first, growth=growth) >= now:
+    half = 0.5 * growth
+    # The same sums as in `end_of`, so that a step's end is found to be that step's.
+    while step > 1 and start + (step - 1) * (first + half * (step - 2)) >= now:
         step -= 1
-    while step < limit and end_of(step, start=start, first=first, growth=growth) < now:
+    while step < limit and start + step * (first + half * (step - 1)) < now:
         step += 1
     return step

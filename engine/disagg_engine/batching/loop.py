@@ -219,7 +219,7 @@ class BatchingLoop:
         roster = self._roster
         if roster.ended:
             roster.close_ended()
-        head = roster.waiting.head(now) if roster.waiting else None
+        head = roster.waiting.head(now) if roster.waiting.size else None
         if head is not None and head.remote:
             # Its room is then missing to those who decode, and what they fill may be what it looks for.
             if self._windows and (roster.grows or self._lockstep.fills) and roster.may_admit(now=now):
@@ -249,7 +249,7 @@ class BatchingLoop:
                 iteration = self._start(now=now)
         transfers: tuple[Transfer, ...] = ()
         self._wake_seconds = None
-        if roster.waiting or roster.arriving or roster.transfers or not self._single:
+        if roster.waiting.size or roster.arriving or roster.transfers or not self._single:
             transfers = self.start_transfers(now=now)
             self._wake_seconds = self._next_ready(now=now)
         return Plan(iteration=iteration, transfers=transfers, preempted=preempted)
@@ -461,7 +461,7 @@ class BatchingLoop:
         else:
             once = not view.steady or bool(view.preempted)
             first, growth, steps = self._pricer.window(self._roster, sequences, context, now=now, once=once)
-            end = free = now + steps * (first + growth * (steps - 1) * 0.5)
+            end = free = now + steps * (first + 0.5 * growth * (steps - 1))
         self._number += steps
         iteration = Iteration(
             number=number,

@@ -87,14 +87,14 @@ class Pricer:
             return first, growth, 1
         if line.until_tokens != inf:
             steps = int(min(steps, line.steps_left(sequences, context)))
-        if lockstep.fills and (ledger.listening or roster.grows or roster.waiting):
+        if lockstep.fills and (ledger.listening or roster.grows or roster.waiting.size):
             fill = lockstep.steps_to_fill()
             steps = steps if fill is None else min(steps, fill)
         if roster.grows:
             if ledger.listening:
                 steps = lockstep.steps_to_growth(steps)
             steps = lockstep.steps_with_room(ledger.free_tokens // ledger.block_tokens, steps)
-        if roster.arriving or roster.waiting:
+        if roster.arriving or roster.waiting.size:
             ready = roster.ready_seconds(now=now)
             if ready < now + steps * (first + growth * (steps - 1) * 0.5):
                 steps = steps_until(ready, start=now, first=first, growth=growth, limit=steps)

@@ -30,7 +30,7 @@ _Place = tuple[int, float, int, Sequence]
 
 
 class Queue:
-    """See the module's text. Its length counts those who have not arrived yet too."""
+    """See the module's text. `size` counts those who have not arrived yet too."""
 
     def __init__(self, config: BatchingConfig) -> None:
         self._ageing = 0.0 if config.queue_order is QueueOrder.FCFS else config.ageing_seconds_per_token
@@ -39,14 +39,11 @@ class Queue:
         self._heap: list[_Place] = []
         self._seen_seconds = -inf
         self._number = 0
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
 
     def push(self, sequence: Sequence) -> None:
         """A request that joins when it is ready."""
-        self._size += 1
+        self.size += 1
         sequence.queued = True
         later = self._later
         if later and later[-1].ready_seconds > sequence.ready_seconds:
@@ -56,7 +53,7 @@ class Queue:
 
     def push_front(self, sequence: Sequence) -> None:
         """One that waited before and is ahead of its priority, the latest such first."""
-        self._size += 1
+        self.size += 1
         sequence.queued = True
         sequence.recalled = True
         if sequence.ready_seconds <= self._seen_seconds:
@@ -91,12 +88,12 @@ class Queue:
         if self._heap[0][3] is sequence:
             heappop(self._heap)
         sequence.queued = False
-        self._size -= 1
+        self.size -= 1
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out from wherever it stands."""
         sequence.queued = False
-        self._size -= 1
+        self.size -= 1
 
     def next_ready(self, now: float) -> float:
         """When the next of those not ready by `now` is ready; infinite if there is none."""

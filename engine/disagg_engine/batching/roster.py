@@ -306,7 +306,7 @@ class Roster:
         return Counts(
             submitted=self._submitted,
             refused=self._refused,
-            waiting=len(self.waiting),
+            waiting=self.waiting.size,
             pulling=len(self._pulling),
             running=len(self._running) - len(self.ended),
             finished=self._ends[EndReason.LENGTH] + self._ends[EndReason.STOP],

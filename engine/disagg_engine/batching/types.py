@@ -110,7 +110,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     def step_ends(self) -> Iterator[float]:
         """When each of its passes ends, in closed form."""
         for step in range(1, self.steps):
-            yield self.start_seconds + step * (self.step_seconds + self.step_growth_seconds * (step - 1) * 0.5)
+            yield self.start_seconds + step * (self.step_seconds + 0.5 * self.step_growth_seconds * (step - 1))
         yield self.end_seconds
 
 

@@ -41,7 +41,7 @@ class View:
 
     def no_prompts(self) -> bool:
         """Whether nobody prefills or waits, so that only decodes are left to compose of. False: look closer."""
-        return self._in_lockstep and not self._roster.prefilling and not self._roster.waiting
+        return self._in_lockstep and not self._roster.prefilling and not self._roster.waiting.size
 
     def prefilling(self) -> list[Sequence]:
         """Running sequences with more than a decode to compute that may take part, in the order they were admitted."""
@@ -92,7 +92,7 @@ class View:
     def head(self) -> Sequence | None:
         """The first of the queue, if it has arrived. Requests to be pulled before it are given room on the way."""
         waiting = self._roster.waiting
-        if not waiting:
+        if not waiting.size:
             return None
         head = waiting.head(self.now)
         if head is not None and head.remote:
