@@ -14,6 +14,7 @@ then. Throughput keeps its meaning, and attainment and good requests/s are those
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from disagg_simulator.figures import Figures
 from disagg_simulator.recording import Gaps, Outcome, Recording
 from disagg_simulator.stability import Stability, assess, grows
 from disagg_simulator.statistics import Bools, Floats, distribution, share_interval, weighted_distribution
-from disagg_simulator.usage import Cost, GroupUsage, cost, group_usage
+from disagg_simulator.usage import Cost, GroupUsage, cost, gpu_seconds, group_usage
 
 SCHEMA = "disagg.dev/simulation/v1"
 
@@ -44,7 +45,9 @@ class TtftParts:
 class Result:
     """The result of a simulation, in seconds of its clock.
 
-    `requests` = `completed` + `refused` + `failed` + `unfinished`. attainment_interval: of both objectives, 95 %.
+    `requests` = `completed` + `refused` + `failed` + `unfinished`. gpus: at the start. gpu_seconds: of all instances
+    while they existed, also those that a planner added. changed: whether any came or went. attainment_interval: of both
+    objectives, 95 %.
     """
 
     deployment: Deployment
@@ -73,6 +76,8 @@ class Result:
     attainment: Attainment | None
     attainment_interval: tuple[float, float] | None
     gpus: int
+    gpu_seconds: float
+    changed: bool
     usage: tuple[GroupUsage, ...]
     cost: Cost
 
@@ -80,7 +85,7 @@ class Result:
         """The result as JSON values."""
 
         def per_gpu(value: float | None) -> float | None:
-            return None if value is None else value / self.gpus
+            return None if value is None else value / self.mean_gpus
 
         def per_good(value: float | None) -> float | None:
             return None if value is None or not self.good_requests else value / self.good_requests
@@ -110,6 +115,8 @@ class Result:
             "good_requests": self.good_requests,
             "good_requests_per_second": self.good_requests_per_second,
             "gpus": self.gpus,
+            "mean_gpus": self.mean_gpus,
+            "gpu_seconds": self.gpu_seconds,
             "throughput_requests_per_second_per_gpu": per_gpu(self.throughput_requests_per_second),
             "good_requests_per_second_per_gpu": per_gpu(self.good_requests_per_second),
             "input_tokens": self.input_tokens,
@@ -130,6 +137,13 @@ class Result:
             "energy_joules": self.cost.joules,
             "energy_joules_per_good_request": per_good(self.cost.joules),
         }
+
+    @property
+    def mean_gpus(self) -> float:
+        """GPUs that existed on the average: what figures a GPU are divided by."""
+        if self.changed and self.duration_seconds > 0:
+            return self.gpu_seconds / self.duration_seconds
+        return self.gpus
 
     @property
     def prefix_hit_rate(self) -> float | None:
@@ -234,6 +248,8 @@ def build_result(recording: Recording, slo: Slo) -> Result:
         attainment=_attainment(met_ttft, met_tpot) if count else None,
         attainment_interval=share_interval(good) if count else None,
         gpus=recording.deployment.gpus,
+        gpu_seconds=gpu_seconds(recording),
+        changed=any(each.started_seconds > 0 or not isnan(each.stopped_seconds) for each in recording.instances),
         usage=group_usage(recording),
         cost=cost(recording),
     )

@@ -56,6 +56,11 @@ def life_seconds(instance: InstanceRecord, end_seconds: float) -> float:
     return max(0.0, stopped - instance.started_seconds)
 
 
+def gpu_seconds(recording: Recording) -> float:
+    """GPUs of all instances, each for as long as it existed."""
+    return sum(instance.gpus * life_seconds(instance, recording.end_seconds) for instance in recording.instances)
+
+
 def group_usage(recording: Recording) -> tuple[GroupUsage, ...]:
     """The usage of each role that has instances, in the order they were recorded."""
     roles = list(dict.fromkeys(instance.role for instance in recording.instances))

@@ -10,7 +10,7 @@ import sys
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.instances import add_instance_options
 from disagg_cli.parsing import Parser, count, duration, integer, positive, window
-from disagg_cli.simulation.options import add_deployment_options, add_run_options
+from disagg_cli.simulation.options import add_deployment_options, add_planner_options, add_run_options
 from disagg_load.errors import ClientError, LoadError, UrlError
 from disagg_load.shell.replay import PromptKind
 from disagg_load.traces.reader import TimeUnit, TraceFormat
@@ -121,6 +121,7 @@ def configure(parser: Parser, name: str) -> None:
     add_instance_options(parser, required=False)
     add_deployment_options(parser)
     add_run_options(parser)
+    add_planner_options(parser)
     # The pods' own settings, so that what is compared with them is the same deployment.
     parser.set_defaults(admission="preempt", first_token="decode", prefix_caching=True, routing="kv", prefill_burst=8)
 

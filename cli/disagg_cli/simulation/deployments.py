@@ -117,6 +117,7 @@ def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, repl
         replicas=replicas or 1,
         kv_capacity_tokens=arguments.kv_capacity_tokens or 0,
         ledger=Ledger.BLOCKS if blocks else Ledger.COUNTING,
+        startup_seconds=arguments.startup or 0.0,
         block_tokens=(arguments.block_tokens or DEFAULT_BLOCK_TOKENS) if blocks else 1,
     )
 

@@ -150,7 +150,7 @@ def simulate_cell(cell: Cell) -> list[Row]:
                 raise UsageError("--per-gpu needs --rates or --rate")
             own = argparse.Namespace(**{**vars(own), "rate": own.rate * deployment.gpus})
         recording = simulate(
-            deployment, build_load(own, deployment.mode), seed=own.seed, options=options_of(own, gaps=True)
+            deployment, build_load(own, deployment.mode), seed=own.seed, options=options_of(own, deployment, gaps=True)
         )
         rows = []
         for scale in cell.scales:

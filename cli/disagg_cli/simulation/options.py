@@ -11,7 +11,7 @@ from functools import partial
 
 from disagg_cli.instances import add_instance_options, add_time_model_options
 from disagg_cli.parsing import Parser, choice, count, duration, integer, positive
-from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
+from disagg_contract.config import Admission, BatchPolicy, Predictor, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching.speculation import Speculation
 from disagg_engine.errors import SettingError
@@ -232,6 +232,24 @@ def add_run_options(parser: Parser) -> None:
     )
 
 
+def add_planner_options(parser: Parser) -> None:
+    """Whether and how the deployment is scaled while it runs."""
+    group = parser.add_argument_group("planner in the loop (disaggregated deployments)")
+    for role in ("prefill", "decode"):
+        group.add_argument(
+            f"--{role}-max", type=count, metavar="N", help=f"scale {role} between 1 and so many instances"
+        )
+    group.add_argument("--planner-interval", type=duration, metavar="TIME", help="between two decisions (30s)")
+    group.add_argument(
+        "--predictor",
+        type=one_of("predictor", [name.value for name in Predictor]),
+        default=Predictor.CONSTANT.value,
+        metavar="NAME",
+        help="how the load is forecast: constant (what was will be, the default) or arima",
+    )
+    group.add_argument("--startup", type=duration, metavar="TIME", help="until a new instance serves (0)")
+
+
 def add_json_option(parser: argparse._ActionsContainer, what: str) -> None:
     """`--json`, with or without a file."""
     parser.add_argument(
@@ -249,6 +267,7 @@ def add_all(parser: Parser, *, rate: bool) -> None:
     add_deployment_options(parser)
     add_load_options(parser, rate=rate)
     add_run_options(parser)
+    add_planner_options(parser)
 
 
 def share(text: str) -> float:

@@ -35,10 +35,13 @@ _ENDS = {
 
 def replay_simulated(arguments: argparse.Namespace, workload: Workload, *, slo: Slo) -> Report:
     """Simulate the workload on the deployment of the flags. Raises `UsageError`."""
-    deployment = build_deployment(arguments)
+    own = argparse.Namespace(**vars(arguments), ttft=slo.ttft_seconds, tpot=slo.tpot_seconds)
+    deployment = build_deployment(own)
     requests = Columns.of(workload).at_rate(arguments.rate_scale)
     try:
-        recording = simulate(deployment, requests, seed=arguments.seed, options=options_of(arguments, gaps=True))
+        recording = simulate(
+            deployment, requests, seed=arguments.seed, options=options_of(arguments, deployment, gaps=True)
+        )
     except (EngineError, SimulatorError) as error:
         raise UsageError(str(error)) from None
     report = build_report(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from disagg_cli.errors import UsageError
 from disagg_cli.simulation.deployments import build_deployment
 from disagg_cli.simulation.loads import build_load
+from disagg_cli.simulation.planning import build_planner
 from disagg_engine.errors import EngineError
 from disagg_load.report import Slo
+from disagg_simulator.deployment import Deployment
 from disagg_simulator.errors import SimulatorError
 from disagg_simulator.options import Options
 from disagg_simulator.recording import Recording
@@ -33,8 +35,10 @@ def slo_of(arguments: argparse.Namespace) -> Slo:
     return Slo(ttft_seconds=arguments.ttft, tpot_seconds=arguments.tpot)
 
 
-def options_of(arguments: argparse.Namespace, *, gaps: bool = False, series: bool = False) -> Options:
-    """How the run is done."""
+def options_of(
+    arguments: argparse.Namespace, deployment: Deployment, *, gaps: bool = False, series: bool = False
+) -> Options:
+    """How the run of a deployment is done. Raises `UsageError`."""
     until = arguments.until
     return Options(
         gaps=gaps,
@@ -43,6 +47,7 @@ def options_of(arguments: argparse.Namespace, *, gaps: bool = False, series: boo
         concurrency=arguments.concurrency or 0,
         faults=tuple(arguments.fault),
         retry=not arguments.no_retry,
+        planner=build_planner(arguments, deployment),
     )
 
 
@@ -55,7 +60,7 @@ def simulate_once(arguments: argparse.Namespace, *, series: bool = False) -> Run
             deployment,
             load,
             seed=arguments.seed,
-            options=options_of(arguments, gaps=True, series=series or len(load) <= SERIES_REQUESTS),
+            options=options_of(arguments, deployment, gaps=True, series=series or len(load) <= SERIES_REQUESTS),
         )
     except (EngineError, SimulatorError) as error:
         raise UsageError(str(error)) from None

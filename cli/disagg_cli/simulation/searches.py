@@ -26,6 +26,8 @@ def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tup
     """The goodput of a deployment under the load of the flags, and what that load is called. Raises `UsageError`."""
     if arguments.concurrency:
         raise UsageError("--concurrency is a closed loop, which has no rate to search")
+    if arguments.prefill_max or arguments.decode_max:
+        raise UsageError("goodput is that of a fleet of one size; leave out --prefill-max and --decode-max")
     source = build_source(arguments)
     instances = sum(group.replicas for group in deployment.groups)
     requests = max(requests_of(arguments, deployment.mode), INSTANCE_REQUESTS * instances)
@@ -36,7 +38,9 @@ def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tup
         requests = arguments.requests
     if arguments.trace or arguments.requests:
         growth = 1
-    trials = Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments))
+    trials = Trials(
+        deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments, deployment)
+    )
     try:
         search = Search(
             target=arguments.target,
@@ -58,7 +62,7 @@ def _named(arguments: argparse.Namespace, source: Source) -> str:
 def trials_of(arguments: argparse.Namespace, deployment: Deployment) -> Trials:
     """Trials of a deployment under the load of the flags."""
     source = build_source(arguments)
-    return Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments))
+    return Trials(deployment, source, slo_of(arguments), seed=arguments.seed, options=options_of(arguments, deployment))
 
 
 def to_json(found: Goodput, deployment: Deployment, arguments: argparse.Namespace, workload: str) -> dict[str, Any]:

@@ -80,8 +80,10 @@ def _print_rates(result: Result, console: Console) -> None:
         if value is not None
     ]
     gpus = f"{result.gpus} GPU{'s' if result.gpus > 1 else ''}"
+    if result.changed:
+        gpus += f" at the start, {result.mean_gpus:.1f} on the average"
     if result.good_requests_per_second is not None:
-        gpus += f", good requests {result.good_requests_per_second / result.gpus:.2f}/s each"
+        gpus += f", good requests {result.good_requests_per_second / result.mean_gpus:.2f}/s each"
     say(console, f"{', '.join(rates)}; {gpus}")
     counts = f"{result.requests} requests: {result.completed} completed"
     for label in ("refused", "failed", "unfinished"):
@@ -104,6 +106,9 @@ def _print_usage(result: Result, console: Console) -> None:
             facts.append(f"{group.preemptions} preemptions")
         if facts:
             say(console, f"{group.role} instances: {', '.join(facts)}")
+    if result.changed:
+        fixed = result.gpus * result.duration_seconds
+        say(console, f"{result.gpu_seconds / 3600:.2f} GPU-hours; the fleet of the start: {fixed / 3600:.2f}")
     per_good = []
     if result.good_requests and result.cost.dollars is not None:
         per_good.append(f"${1000 * result.cost.dollars / result.good_requests:.2f} a thousand")

@@ -87,6 +87,23 @@ def test_a_closed_loop(said: Any, refused: Any) -> None:
     assert "--concurrency" in refused("goodput", *BASE, *LENGTHS, "--concurrency", "8")
 
 
+def test_a_planner_in_the_loop(said: Any, refused: Any) -> None:
+    flags = (
+        *("simulate", *BASE, "--prefill", "1", "--decode", "1", "--workload", "chat?burst=4:2m:6m&seconds=480"),
+        *("--rate", "2", "--ttft", "500ms"),
+    )
+    scaled = ("--prefill-max", "4", "--decode-max", "3", "--startup", "10s", "--planner-interval", "20s")
+    fixed, grown = json.loads(said(*flags, "--json")), json.loads(said(*flags, *scaled, "--json"))
+    assert fixed["mean_gpus"] == fixed["gpus"] == grown["gpus"] == 2
+    assert 2 < grown["mean_gpus"] < 7
+    assert grown["attainment"]["both"] > fixed["attainment"]["both"]
+    assert "GPU-hours" in said(*flags, *scaled)
+    pair = (*BASE, *LENGTHS, "--prefill", "1", "--decode", "3")
+    assert "--prefill-max" in refused("simulate", *BASE, *LENGTHS, "--rate", "1", "--prefill-max", "2")
+    assert "--decode starts with 3" in refused("simulate", *pair, "--rate", "1", "--decode-max", "2")
+    assert "--prefill-max" in refused("goodput", *pair, "--prefill-max", "2")
+
+
 def test_goodput_for_programs(said: Any) -> None:
     found = json.loads(said("goodput", *BASE, *LENGTHS, *SLO, "--requests", "300", "--json"))
     assert found["schema"] == "disagg.dev/goodput/v1"
