@@ -46,7 +46,7 @@ from disagg_load.shell.replay import ReplayOptions, replay
 from disagg_simulator.cluster import simulate_cluster
 from disagg_simulator.deployment import Deployment, Group, Ledger, Link, Mode, Sharing
 from disagg_simulator.recording import Recording
-from disagg_workers.instance import Simulated, build
+from disagg_workers.instance import build
 from disagg_workers.iteration_log import KEY_BYTES
 from tests.support.serving import free_port
 
@@ -278,7 +278,7 @@ def simulate_twin(record: Record) -> Recording:
     """The recorded arrivals through the simulator's loops, with the worker's own settings."""
     simulated = build(record.config)
     columns, role = record.columns(), record.config.role
-    group = _group(simulated)
+    group = group_of(record.config)
     if role is Role.WORKER:
         deployment = Deployment(mode=Mode.COLOCATED, workers=(group,))
     elif role is Role.PREFILL:
@@ -305,14 +305,16 @@ def simulate_twin(record: Record) -> Recording:
     return simulate_cluster(deployment, columns, seed=0)
 
 
-def _group(simulated: Simulated) -> Group:
+def group_of(config: WorkerConfig) -> Group:
+    """One instance with the settings of a worker."""
+    simulated = build(config)
     return Group(
         instance=simulated.instance,
         time_model=Roofline(simulated.instance),
         batching=simulated.loop.config,
         kv_capacity_tokens=simulated.capacity_tokens,
         ledger=Ledger.BLOCKS,
-        block_tokens=simulated.config.block_tokens,
+        block_tokens=config.block_tokens,
     )
 
 
