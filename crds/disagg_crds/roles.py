@@ -222,7 +222,7 @@ class RoleUpdate(Model):
 
     rules = (
         Rule(
-            cel="self.maxSurge > 0 || self.maxUnavailable > 0",
+            cel="!has(self.maxSurge) || !has(self.maxUnavailable) || self.maxSurge > 0 || self.maxUnavailable > 0",
             message="maxSurge and maxUnavailable must not both be 0, because then no instance could be replaced",
             holds=lambda self: self.max_surge > 0 or self.max_unavailable > 0,
             field="maxSurge",

@@ -274,7 +274,7 @@ class DeploymentReconciler:
         if done.changed:
             await self._read_pods(work)
         for role, group in tuple(work.retiring.items()):
-            if not any(item.role is role for item in work.instances()):
+            if not any(item.role is role and item.alive for item in work.instances()):
                 await self._api.delete(
                     GROUPS, group.name, namespace=work.deployment.namespace, uid=group.metadata.uid or ""
                 )
