@@ -55,6 +55,7 @@ COMMANDS: dict[str, Command] = {
     "goodput": Command(_PLAN, "the highest rate at which a deployment keeps its promises", "goodput"),
     "sweep": Command(_PLAN, "simulate a grid of rates, promises and deployments, in processes", "sweep"),
     "compare": Command(_PLAN, "show two reports side by side", "compare"),
+    "place": Command(_PLAN, "where a deployment's GPU pods would go on a cluster, or what is missing", "place"),
     "step": Command(_PLAN, "time one iteration of a model on GPUs, and say what limits it", "step"),
     "validate": Command(_PLAN, "compare time models and batching loop with measurements of real engines", "validate"),
     "calibrate": Command(_PLAN, "fit the time model's constants to measurements of real engines", "calibrate"),

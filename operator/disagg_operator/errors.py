@@ -2,6 +2,7 @@
 
 OperatorError
 ├── QuantityError      an object of the cluster carries an amount nobody can read
+├── ManifestError      a file of Kubernetes objects holds something else
 ├── ApiError           the API server refused or could not be reached
 │   ├── NotFound       the object is gone; the next observation will say so
 │   ├── Conflict       somebody wrote first; read again and retry, nothing is wrong
@@ -17,6 +18,10 @@ class OperatorError(Exception):
 
 class QuantityError(OperatorError):
     """An amount that is not a Kubernetes quantity."""
+
+
+class ManifestError(OperatorError):
+    """A document that is no Kubernetes object, or lacks what the API server always gives."""
 
 
 class ApiError(OperatorError):

@@ -22,6 +22,13 @@ class Fit:
 
 def check_fit(spec: DisaggDeploymentSpec, catalogue: Catalogue) -> Fit:
     """Look up model, GPUs and link, and weigh the weights and one block of KV of every role."""
+    for role, section in spec.roles.items():
+        if section.pods_per_instance > 1:
+            message = (
+                f"spec.{role.value}.gpusPerPod: instances of {section.pods_per_instance} pods can be planned (disagg "
+                "place) but not run yet; leave gpusPerPod out and run an instance on one node"
+            )
+            return Fit(False, Reason.INVALID_SPEC, message)
     if spec.engine.type is not EngineType.SIMULATED:
         return Fit(True, Reason.NOT_APPLICABLE, "only the sizes of simulated engines are known")
     try:
