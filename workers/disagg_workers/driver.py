@@ -9,17 +9,16 @@ due before a step are delivered before it, in order of their time, then of their
 """
 
 import asyncio
+import contextlib
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any, Literal, Protocol
 
 from disagg_engine.batching import BatchingLoop, Completed, Counts, Emission, FirstToken, Request, Transfer
+from disagg_workers.alarm import Alarm
 from disagg_workers.clock import EngineClock
 from disagg_workers.sequence import AnswerSequence, Sampled
-
-TIMER_SECONDS = 0.0007
-"""Timers of an event loop keep to a millisecond or so; the rest of a wait is spent serving connections without one."""
 
 
 class Consumer(Protocol):
@@ -197,23 +196,23 @@ class EngineDriver:
     async def run(self) -> None:
         """Step through the engine's time until cancelled."""
         aio = asyncio.get_running_loop()
-        while True:
-            due = self._next_due()
-            delay = None if due is None else self.clock.wall_until(due)
-            if due is None or delay is None or delay > TIMER_SECONDS:
+        with contextlib.closing(Alarm(self.wake)) as alarm:
+            while True:
+                due = self._next_due()
+                delay = None if due is None else self.clock.wall_until(due)
+                if due is not None and delay is not None and delay <= 0:
+                    self.step(due)
+                    # However late the engine is, connections must be served between two steps.
+                    await asyncio.sleep(0)
+                    continue
                 self._waiter = aio.create_future()
-                timer = None if delay is None else aio.call_later(delay - TIMER_SECONDS, self.wake)
+                if delay is not None:
+                    alarm.set(delay)
                 try:
                     await self._waiter
                 finally:
                     self._waiter = None
-                    if timer is not None:
-                        timer.cancel()
-                continue
-            if delay <= 0:
-                self.step(due)
-            # However late the engine is, connections must be served between two steps, and before the next one.
-            await asyncio.sleep(0)
+                    alarm.unset()
 
     def _next_due(self) -> float | None:
         due = self.loop.next_seconds()

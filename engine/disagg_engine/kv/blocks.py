@@ -103,14 +103,7 @@ class BlockLedger:
         return len(self._cached) * self._block
 
     def match(self, keys: Sequence[Hashable], tokens: int) -> int:
-        if not self._caching:
-            return 0
-        hits = 0
-        for key in keys[: max(0, tokens - 1) // self._block]:
-            if key not in self._by_key:
-                break
-            hits += 1
-        return hits * self._block
+        return len(self._hits(keys, tokens)) * self._block
 
     def open(
         self,
@@ -123,25 +116,25 @@ class BlockLedger:
     ) -> int | None:
         if request_id in self._open:
             raise DuplicateRequestError(request_id)
-        cached = self.match(keys, tokens)
-        hits = [self._by_key[key] for key in keys[: cached // self._block]]
+        hits = self._hits(keys, tokens) if keys else []
+        cached = len(hits) * self._block
         fresh = max(0, self._blocks(room_tokens) - len(hits))
         idle_hits = sum(1 for block in hits if self._references[block] == 0)
         if fresh + idle_hits + self._blocks(headroom_tokens) > len(self._free) + len(self._cached):
             return None
-        holding = _Holding(blocks=[], keys=list(keys) if self._caching else [], committed=cached, published=len(hits))
+        holding = _Holding([], list(keys) if self._caching else [], cached, len(hits))
         try:
             for block in hits:
                 self._hold(block)
                 holding.blocks.append(block)
-            for _ in range(fresh):
-                holding.blocks.append(self._take())
+            self._take(holding.blocks, fresh)
         except Exception:
             self._give_back(holding.blocks)
             self._tell_evicted()
             raise
         self._open[request_id] = holding
-        self._tell_evicted()
+        if self._evicted:
+            self._tell_evicted()
         return cached
 
     def grow(self, request_id: str, room_tokens: int) -> bool:
@@ -153,14 +146,14 @@ class BlockLedger:
             return False
         taken: list[int] = []
         try:
-            for _ in range(more):
-                taken.append(self._take())
+            self._take(taken, more)
         except Exception:
             self._give_back(taken)
             self._tell_evicted()
             raise
         holding.blocks.extend(taken)
-        self._tell_evicted()
+        if self._evicted:
+            self._tell_evicted()
         return True
 
     def add_keys(self, request_id: str, keys: Sequence[Hashable]) -> None:
@@ -217,29 +210,46 @@ class BlockLedger:
             del self._cached[block]
         self._references[block] += 1
 
-    def _take(self) -> int:
-        """A block for new contents: a free one, else the least recently held cached one, which loses its key."""
-        if self._free:
-            block = self._free.popleft()
-        else:
+    def _hits(self, keys: Sequence[Hashable], tokens: int) -> list[int]:
+        """Blocks of the leading keys that can be found, the last token's left out."""
+        found: list[int] = []
+        if self._caching:
+            by_key = self._by_key
+            for key in keys[: max(0, tokens - 1) // self._block]:
+                block = by_key.get(key)
+                if block is None:
+                    break
+                found.append(block)
+        return found
+
+    def _take(self, blocks: list[int], count: int) -> None:
+        """Append blocks for new contents: free ones, then the cached ones least recently held, which lose their keys."""
+        references, free = self._references, self._free
+        for _ in range(min(count, len(free))):
+            block = free.popleft()
+            references[block] = 1
+            blocks.append(block)
+            count -= 1
+        for _ in range(count):
             block, _ = self._cached.popitem(last=False)
             key = self._key_of[block]
             if key is not None:
                 del self._by_key[key]
                 self._key_of[block] = None
                 self._evicted.append((key, block))
-        self._references[block] = 1
-        return block
+            references[block] = 1
+            blocks.append(block)
 
     def _give_back(self, blocks: list[int]) -> None:
+        references, key_of, free, cached = self._references, self._key_of, self._free, self._cached
         for block in reversed(blocks):
-            self._references[block] -= 1
-            if self._references[block] > 0:
-                continue
-            if self._key_of[block] is None:
-                self._free.append(block)
-            else:
-                self._cached[block] = None
+            count = references[block] - 1
+            references[block] = count
+            if count == 0:
+                if key_of[block] is None:
+                    free.append(block)
+                else:
+                    cached[block] = None
 
     def _publish(self, request_id: str, holding: _Holding) -> None:
         """Give their keys to blocks that are full and committed; tell each run of successive ones at once."""

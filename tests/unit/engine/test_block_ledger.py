@@ -161,12 +161,13 @@ def test_wb4_failed_allocation_gives_everything_back(fails_at: int, operation: s
         calls = 0
         armed = False
 
-        def _take(self) -> int:
-            if self.armed:
-                self.calls += 1
-                if self.calls == fails_at:
-                    raise OSError("injected")
-            return super()._take()
+        def _take(self, blocks: list[int], count: int) -> None:
+            for _ in range(count):
+                if self.armed:
+                    self.calls += 1
+                    if self.calls == fails_at:
+                        raise OSError("injected")
+                super()._take(blocks, 1)
 
     ledger = Faulty(capacity_tokens=8 * BLOCK, block_tokens=BLOCK)
     fill(ledger, "old", chain(1, 2))
