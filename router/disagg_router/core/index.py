@@ -12,7 +12,6 @@ or stops answering.
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Final
 
 MAX_BLOCKS: Final = 1 << 18
@@ -97,7 +96,9 @@ class _Recent:
     def touch(self, hashes: Sequence[Hashable]) -> None:
         """A prompt with these blocks was sent."""
         stamp = self._stamp = self._stamp + 1
-        self.stamps.update(dict.fromkeys(hashes, stamp))
+        stamps = self.stamps
+        for block in hashes:
+            stamps[block] = stamp
         self._prompts.append((stamp, list(hashes)))
         self._listed += len(hashes)
         if self._listed > 2 * len(self.stamps) + SPARE_HASHES:
@@ -106,22 +107,18 @@ class _Recent:
     def forget_oldest(self, count: int) -> None:
         """Forget so many, of which there are as many."""
         stamps, prompts = self.stamps, self._prompts
+        get = stamps.get
         while count:
             stamp, hashes = prompts[0]
-            if len(hashes) > count:
-                last = hashes[-count:]
-                del hashes[-count:]
-            else:
-                last = hashes
+            before = len(hashes)
+            while hashes and count:
+                block = hashes.pop()
+                if get(block) == stamp:
+                    del stamps[block]
+                    count -= 1
+            self._listed -= before - len(hashes)
+            if not hashes:
                 prompts.popleft()
-            self._listed -= len(last)
-            had = list(map(stamps.pop, last, repeat(None)))
-            gone = had.count(stamp)
-            count -= gone
-            if gone < len(last):
-                for block, other in zip(last, had, strict=True):
-                    if other is not None and other != stamp:
-                        stamps[block] = other
 
     def _clear(self) -> None:
         """Leave out of the list what later prompts have."""

@@ -26,6 +26,7 @@ from disagg_simulator.recording import InstanceRecord, Outcome, Recording
 
 NEVER = float("inf")
 COMPLETED = int(Outcome.COMPLETED)
+NOBODY: list[int] = []
 
 Prefill = tuple[int, Match, int]
 """A request in a prompt batch: its index, what was found of it, and the fresh blocks it took."""
@@ -35,7 +36,7 @@ Decode = tuple[int, int, int, Holding]
 
 
 class PrefixInstance:
-    """State of one instance. `due`: when its iteration or window ends; `first`: who got a first token then and goes on.
+    """State of one instance; `due` is when its iteration or window ends.
 
     Whoever drives it calls, at ascending times, `arrive`, `complete` (at `due`, before arrivals of the same time) and
     `plan` (after them).
@@ -55,6 +56,7 @@ class PrefixInstance:
         "_model",
         "_most",
         "_outputs",
+        "_pieces",
         "_prefills",
         "_recording",
         "_runs",
@@ -64,7 +66,6 @@ class PrefixInstance:
         "_window",
         "capacity_tokens",
         "due",
-        "first",
         "group",
         "number",
         "record",
@@ -85,13 +86,13 @@ class PrefixInstance:
         self.group = group
         self.record = record
         self.due = NEVER
-        self.first: list[int] = []
         blocks = group.capacity_tokens // group.block_tokens
         self.capacity_tokens = blocks * group.block_tokens
         self._block = group.block_tokens
         self._ledger = RunLedger(blocks=blocks, block_tokens=group.block_tokens, lengths=lengths)
         self._runs = runs
         self._model = model
+        self._pieces: dict[int, tuple[DecodeLine, ...]] = {}
         self._recording = recording
         self._inputs = recording.requests.input_tokens
         self._outputs = recording.requests.output_tokens
@@ -111,7 +112,7 @@ class PrefixInstance:
         self._growth = 0.0
         self._lines: tuple[DecodeLine, ...] | None = None
 
-    def arrive(self, request: int, *, now: float) -> bool:
+    def arrive(self, request: int, now: float) -> bool:
         """A request joins the queue; whether `due` changed or, on an idle instance, a plan is to be made."""
         waiting = self._waiting
         waiting.append(request)
@@ -121,13 +122,14 @@ class PrefixInstance:
             return self._cut(now)
         return self.due == NEVER
 
-    def complete(self, *, now: float) -> list[int]:
-        """What is due at `now` has ended; the requests that are over with it."""
+    def complete(self, now: float) -> tuple[list[int], list[int]]:
+        """What is due at `now` has ended: requests that are over, and those that have begun to decode."""
         self.due = NEVER
-        self.first = []
-        return self._complete_window(now) if self._window else self._complete_prompts(now)
+        if self._window:
+            return self._complete_window(now), NOBODY
+        return self._complete_prompts(now)
 
-    def plan(self, *, now: float) -> bool:
+    def plan(self, now: float) -> bool:
         """Start what can run now, if nothing is in flight; whether something was started."""
         if self.due != NEVER:
             return False
@@ -137,18 +139,22 @@ class PrefixInstance:
         if not decodes:
             return False
         sequences, context = len(decodes), self._context
+        pieces = self._pieces.get(sequences)
+        if pieces is None:
+            pieces = self._pieces[sequences] = self._model.decode_lines(sequences)
+        line = pieces[0]
         steps = decodes[0][0] - self._steps
-        lines = self._model.decode_lines(sequences)
-        line = lines[0]
         self._start = now
         self._window = steps
         if context + sequences * steps <= line.until_tokens:
             self._lines = None
-            self._first = line.seconds + line.seconds_per_token * context
-            self._growth = line.seconds_per_token * sequences
+            slope = line.seconds_per_token
+            first = self._first = line.seconds + slope * context
+            growth = self._growth = slope * sequences
+            self.due = now + steps * (first + growth * (steps - 1) * 0.5)
         else:
-            self._lines = lines
-        self.due = now + self._span(steps)
+            self._lines = pieces
+            self.due = now + self._span(steps)
         return True
 
     def _span(self, steps: int) -> float:
@@ -222,10 +228,11 @@ class PrefixInstance:
         record.prefix_hit_tokens += reread
         return True
 
-    def _complete_prompts(self, now: float) -> list[int]:
+    def _complete_prompts(self, now: float) -> tuple[list[int], list[int]]:
         recording, ledger, outputs, decodes = self._recording, self._ledger, self._outputs, self._decodes
         ends, firsts, steps, runs = recording.prefill_end, recording.first_token, self._steps, self._runs
         over: list[tuple[int, Holding]] = []
+        begun: list[int] = []
         for request, match, fresh in self._prefills:
             ends[request] = firsts[request] = now
             holding = ledger.publish(runs[request], match, fresh)
@@ -234,13 +241,13 @@ class PrefixInstance:
                 self._admitted += 1
                 heappush(decodes, (steps + rest, self._admitted, request, holding))
                 self._context += self._inputs[request]
-                self.first.append(request)
+                begun.append(request)
             else:
                 over.append((request, holding))
         self.record.output_tokens += len(self._prefills)
         for request, holding in over:
             self._end(request, holding, now)
-        return [request for request, _ in over]
+        return [request for request, _ in over], begun
 
     def _complete_window(self, now: float) -> list[int]:
         decodes, window = self._decodes, self._window

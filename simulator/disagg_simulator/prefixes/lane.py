@@ -6,7 +6,7 @@ Order at equal times is the cluster's: what has ended, then requests in their or
 from __future__ import annotations
 
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 from disagg_engine.batching import Admission, BatchingConfig, BatchPolicy
 from disagg_engine.timemodel import CountedTimeModel
@@ -96,19 +96,34 @@ def _run(requests: Columns, recording: Recording, instances: list[PrefixInstance
     count, pool = len(requests), tuple(range(len(instances)))
     # Entries (time, instance); one counts only while its time is the one the instance is due at.
     heap: list[tuple[float, int]] = []
+
+    def complete(instance: PrefixInstance, now: float) -> None:
+        over, begun = instance.complete(now)
+        for done in over:
+            ended(instance.number, done, inputs[done])
+            recording.end_seconds = now
+        for one in begun:
+            prefilled(instance.number, one)
+
     request = 0
     arrival = arrivals[0] if count else NEVER
     while heap or arrival != NEVER:
-        now = heap[0][0] if heap and heap[0][0] < arrival else arrival
-        free = []
+        if heap and heap[0][0] < arrival:
+            # Between arrivals every instance is on its own, so its next iteration can start at once.
+            now, number = heap[0]
+            instance = instances[number]
+            if instance.due == now:
+                complete(instance, now)
+                if instance.plan(now):
+                    heapreplace(heap, (instance.due, number))
+                    continue
+            heappop(heap)
+            continue
+        now, free = arrival, []
         while heap and heap[0][0] == now:
             instance = instances[heappop(heap)[1]]
             if instance.due == now:
-                for over in instance.complete(now=now):
-                    ended(instance.number, over, inputs[over])
-                    recording.end_seconds = now
-                for begun in instance.first:
-                    prefilled(instance.number, begun)
+                complete(instance, now)
                 free.append(instance)
         while arrival == now:
             prompt = inputs[request]
@@ -120,7 +135,7 @@ def _run(requests: Columns, recording: Recording, instances: list[PrefixInstance
                 recording.end_seconds = now
             else:
                 dispatched(number, request, prompt)
-                if instance.arrive(request, now=now):
+                if instance.arrive(request, now):
                     if instance.due == NEVER:
                         free.append(instance)
                     else:
@@ -128,5 +143,5 @@ def _run(requests: Columns, recording: Recording, instances: list[PrefixInstance
             request += 1
             arrival = arrivals[request] if request < count else NEVER
         for instance in free:
-            if instance.plan(now=now):
+            if instance.plan(now):
                 heappush(heap, (instance.due, instance.number))
