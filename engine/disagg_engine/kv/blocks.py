@@ -223,7 +223,7 @@ class BlockLedger:
         return found
 
     def _take(self, blocks: list[int], count: int) -> None:
-        """Append blocks for new contents: free ones, then the cached ones least recently held, which lose their keys."""
+        """Append blocks for new contents: free ones, then cached ones least recently held, which lose their keys."""
         references, free = self._references, self._free
         for _ in range(min(count, len(free))):
             block = free.popleft()

@@ -299,13 +299,13 @@ async def test_recorded_arrivals_give_a_simulated_instance_the_same_iterations(s
 async def test_a_record_is_replayed_to_the_last_bit(start: Any, tmp_path: Path) -> None:
     """Shared prefixes, answers that end by themselves, cancellations and a tight pool: every call is in the record."""
     path = tmp_path / "iterations.jsonl"
-    settings = {"kv_capacity_tokens": 480, "time_scale": 20.0, "max_sequences": 16, "answer_tokens_mean": 40.0}
+    settings = {"kv_capacity_tokens": 480, "time_scale": 4.0, "max_sequences": 16, "answer_tokens_mean": 40.0}
     site = await start(iteration_log=str(path), **settings)
     tasks = []
     for number in range(40):
         prompt = WORDS * (1 + number % 5) + f" {number % 8}"
         tasks.append(asyncio.create_task(site.complete(prompt, max_tokens=60, stream=number % 3 == 0)))
-        await asyncio.sleep(0.004)
+        await asyncio.sleep(0.002)
         if number % 10 == 9:
             await drop(tasks.pop(-5))
     await asyncio.gather(*tasks)
