@@ -25,7 +25,8 @@ class Instance:
     asked for; it holds its GPUs until it is gone. ``trouble``: what keeps it from starting, in words that stay the same
     from one attempt to the next; empty while nothing does. ``pairing``: what it agrees on with its partners, see
     :func:`disagg_operator.core.target.compatibility`. ``lost``: its node is gone or unreachable, so nobody can tell
-    when it ends.
+    when it ends. ``fragments``: how much it fragments the cluster, see
+    :func:`disagg_operator.core.placement.fragmenting`; 0 where nobody asked.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Instance:
     trouble: str = ""
     pairing: str = ""
     lost: bool = False
+    fragments: int = 0
 
     @property
     def alive(self) -> bool:

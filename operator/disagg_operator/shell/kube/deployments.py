@@ -35,7 +35,7 @@ from disagg_operator.core.fit import Fit, check_fit
 from disagg_operator.core.fleet import Counts, Instance, Observed, RoleTarget, Target, count
 from disagg_operator.core.gangs import GangState, gangs, overdue
 from disagg_operator.core.groups import decide_group, revert_message
-from disagg_operator.core.placement import NoRoom
+from disagg_operator.core.placement import NoRoom, Present
 from disagg_operator.core.status import (
     OWN,
     PLANNERS,
@@ -264,7 +264,10 @@ class DeploymentReconciler:
         now = self._clock()
         target = self._target(work)
         await self._terminate(work, target, now)
-        decision = decide(target, Observed(now, work.instances(), no_room=_found_no_room(work.deployment.status)))
+        instances = work.instances()
+        if _may_remove(target, instances):
+            instances = self._placer.weighed(instances, work.deployment.spec)
+        decision = decide(target, Observed(now, instances, no_room=_found_no_room(work.deployment.status)))
         work.unaffordable, work.obstacle = decision.unaffordable, decision.obstacle
         done = await self._pods.apply(
             decision.actions, deployment=work.deployment, groups=work.groups, pods=work.pods, now=now
@@ -298,7 +301,6 @@ class DeploymentReconciler:
     async def _place(self, work: Pass) -> None:
         blind = await self._placer.ready()
         target = self._target(work)
-        level = work.deployment.spec.placement.required_level
         await self._give_back(work, target)
         state = self._gangs(work, target)
         key = (work.deployment.namespace, work.deployment.name)
@@ -307,14 +309,14 @@ class DeploymentReconciler:
             self.waiting.add(key)
             if blind is not None:
                 work.no_room = NoRoom(Reason.FORBIDDEN, blind)
+        present = self._present(work, target)
         for gang in state.gangs if blind is None else ():
-            home = self._placer.home(work.members(), level)
             outcome = await self._placer.place(
                 work.owner,
                 work.deployment,
                 gang,
                 work.pods,
-                within=home.domain if home is not None and level is not None else None,
+                present=present,
                 announce=lambda assignments: self._announce(work, assignments),
             )
             if isinstance(outcome, NoRoom):
@@ -322,9 +324,11 @@ class DeploymentReconciler:
                 self._metrics.placement("no-room")
                 continue
             self._metrics.placement("placed")
+            present += tuple(Present(i.role.value, i.name, outcome.nodes[i.uid].name) for i in gang.instances)
             where = f" in {outcome.domain.value}" if outcome.domain.value else ""
             names = ", ".join(f"{item.name} on {outcome.nodes[item.uid].name}" for item in gang.instances[:8])
-            work.notes.append(Note("Normal", "GangPlaced", f"{len(gang.instances)} pinned{where}: {names}"))
+            why = f"; {outcome.message}" if outcome.message else ""
+            work.notes.append(Note("Normal", "GangPlaced", f"{len(gang.instances)} pinned{where}: {names}{why}"))
         if work.no_room is None:
             self.waiting.discard(key)
             self._placer.content(work.owner)
@@ -346,6 +350,10 @@ class DeploymentReconciler:
         placement = status.placement.model_copy(update={"assignments": assignments})
         await self._write_status(work, status.model_copy(update={"placement": placement, "conditions": _own(status)}))
 
+    def _present(self, work: Pass, target: Target) -> tuple[Present, ...]:
+        revisions = {role: section.revision for role, section in target.roles.items()}
+        return self._placer.present(work.members(), revisions)
+
     def _gangs(self, work: Pass, target: Target) -> GangState:
         return gangs(target, Observed(self._clock(), work.instances()))
 
@@ -357,7 +365,9 @@ class DeploymentReconciler:
         counts = {role: count(section, instances) for role, section in target.roles.items()}
         state = self._gangs(work, target)
         level = deployment.spec.placement.required_level or deployment.spec.placement.levels[0]
-        home = self._placer.home(work.members(), level)
+        present = self._present(work, target)
+        home = self._placer.home(present, level)
+        score, where = self._placer.score(present, deployment.spec)
         breach = find_breach(target, Observed(self._clock(), instances), deployment.status)
         if state.base_scheduled:
             self._placer.succeeded(work.owner)
@@ -378,7 +388,7 @@ class DeploymentReconciler:
             paused=target.paused,
             breach=breach,
             retiring_ready=sum(1 for item in instances if item.role in work.retiring and item.serving and item.ready),
-            levels=self._placer.levels(deployment.spec.placement),
+            levels=self._placer.levels(deployment.spec),
         )
         gated = {item.uid for item in instances if item.gated}
         announced = deployment.status.placement.assignments
@@ -388,7 +398,8 @@ class DeploymentReconciler:
             placement=PlacementFacts(
                 domain=home.domain if home is not None else None,
                 level=home.level if home is not None else None,
-                score=home.score if home is not None else None,
+                score=score,
+                message=where,
                 excluded=self._placer.excluded(work.owner),
                 assignments=announced if half_patched else (),
             ),
@@ -469,6 +480,16 @@ def _found_no_room(status: DeploymentStatus) -> bool:
 NO_ROOM = frozenset(
     (Reason.INSUFFICIENT_CAPACITY, Reason.NO_ELIGIBLE_NODES, Reason.UNKNOWN_TOPOLOGY_KEY, Reason.SEARCH_BOUND_HIT)
 )
+
+
+def _may_remove(target: Target, instances: tuple[Instance, ...]) -> bool:
+    """Whether some instance may have to go, so that it matters which."""
+    serving = [item for item in instances if item.serving]
+    return any(
+        sum(1 for item in serving if item.role == role) > section.replicas
+        or any(item.role == role and item.revision != section.revision for item in serving)
+        for role, section in target.roles.items()
+    )
 
 
 def _own(status: DeploymentStatus) -> tuple[object, ...]:

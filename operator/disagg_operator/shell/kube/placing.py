@@ -8,12 +8,11 @@ the deployment's status and finishes it; one that dies before the first has chan
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disagg_contract.labels import HOSTNAME
-from disagg_crds import Assignment, DisaggDeployment, Placement
+from disagg_crds import Assignment, DisaggDeployment, DisaggDeploymentSpec, Placement, Role
 from disagg_operator.core.conditions import Levels
 from disagg_operator.core.fleet import Instance
 from disagg_operator.core.gangs import Gang
@@ -23,12 +22,19 @@ from disagg_operator.core.placement import (
     Line,
     NodeView,
     NoRoom,
+    Pairing,
     Placed,
     PodDemand,
     PodUse,
+    Present,
+    describe,
+    fragmenting,
+    home_of,
+    placement_score,
     plan,
+    unknown_levels,
 )
-from disagg_operator.core.placement.domains import carries, domain_of
+from disagg_operator.core.placement.policy import asked_levels, gang_request, measured_levels
 from disagg_operator.errors import ApiError, Conflict, NotFound
 from disagg_operator.render import reading
 from disagg_operator.render.patches import pin
@@ -41,11 +47,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the placed instances of a deployment are. ``score``: share of them in that domain."""
+    """Where the placed instances of a deployment are: value and label key of the domain that most of them are in."""
 
     domain: str
     level: str
-    score: float
 
 
 class Placer:
@@ -67,27 +72,53 @@ class Placer:
         """Whether a node is known to be gone, or not to be heard of."""
         return self._view.is_lost(node)
 
-    def levels(self, placement: Placement) -> Levels | None:
+    def levels(self, spec: DisaggDeploymentSpec) -> Levels | None:
         """Whether nodes carry the labels that a placement names; None before the nodes are known."""
         nodes = tuple(self._view.nodes.values())
         if not nodes:
             return None
-        named = dict.fromkeys(key for key in (placement.required_level, placement.preferred_level) if key)
-        asked = bool(placement.required or placement.preferred) or placement.levels != Placement().levels
-        return Levels(tuple(key for key in named if not carries(nodes, key)), asked)
+        placement = spec.placement
+        by_roles = any(section.placement.levels for section in spec.roles.values())
+        asked = by_roles or bool(placement.required or placement.preferred) or placement.levels != Placement().levels
+        return Levels(unknown_levels(nodes, asked_levels(spec)), asked)
 
-    def home(self, instances: Iterable[Instance], level: str | None) -> Home | None:
-        """The domain most placed instances are in, at ``level``; None while none is placed."""
-        by_hostname = {node.hostname: node for node in self._view.nodes.values()}
-        places: Counter[tuple[str, str]] = Counter()
+    def present(self, instances: Iterable[Instance], revisions: Mapping[Role, str]) -> tuple[Present, ...]:
+        """Instances that have a node and count; ``revisions`` are the current ones."""
+        by_hostname = {node.hostname: node.name for node in self._view.nodes.values()}
+        found: list[Present] = []
         for instance in instances:
-            node = self._view.nodes.get(instance.node) or by_hostname.get(instance.pinned_node)
-            if instance.serving and instance.placed and node is not None:
-                places[domain_of(node, level or "")] += 1
-        if not places:
-            return None
-        (key, value), most = min(places.items(), key=lambda item: (-item[1], item[0]))
-        return Home(value, key, round(most / places.total(), 3))
+            node = instance.node or by_hostname.get(instance.pinned_node, "")
+            if instance.serving and instance.placed and node in self._view.nodes:
+                current = instance.revision == revisions.get(instance.role, instance.revision)
+                found.append(Present(instance.role.value, instance.name, node, current=current))
+        return tuple(found)
+
+    def home(self, present: Sequence[Present], level: str | None) -> Home | None:
+        """The domain most placed instances are in, at ``level``; None while none is placed."""
+        found = home_of(present, self._view.nodes, level or "")
+        return None if found is None else Home(found[1], found[0])
+
+    def score(self, present: Sequence[Present], spec: DisaggDeploymentSpec) -> tuple[float | None, str | None]:
+        """Placement score of what is placed, and a sentence of what is where; both None while nothing is."""
+        levels = measured_levels(spec)
+        text = describe(present, self._view.nodes, levels[0]) or None
+        return placement_score(present, self._view.nodes, levels), text
+
+    def weighed(self, instances: Iterable[Instance], spec: DisaggDeploymentSpec) -> tuple[Instance, ...]:
+        """The instances with how much each fragments the cluster, for the question who goes first."""
+        mine = tuple(instances)
+        uses = self._view.uses
+        bound = {
+            item.uid: (item.node, dict(uses[item.uid].requests)) for item in mine if item.node and item.uid in uses
+        }
+        if not bound:
+            return mine
+        level = measured_levels(spec)[0]
+        home = self.home(self.present(mine, {}), level)
+        amounts = fragmenting(
+            bound, self._view.snapshot(now=self._clock()), level=level, home=None if home is None else home.domain
+        )
+        return tuple(replace(item, fragments=amounts.get(item.uid, 0)) for item in mine)
 
     async def place(
         self,
@@ -96,19 +127,26 @@ class Placer:
         gang: Gang,
         pods: Mapping[str, Object],
         *,
-        within: str | None,
+        present: Sequence[Present],
         announce: Callable[[tuple[Assignment, ...]], Awaitable[None]],
     ) -> Placed | NoRoom:
-        """Pin every pod of the gang, or none. ``announce`` stores the assignment before the first patch."""
+        """Pin every pod of the gang, or none. ``announce`` stores the assignment before the first patch.
+
+        ``present``: what of the deployment has nodes.
+        """
         manifests = [pods[instance.name] for instance in gang.instances]
         demands = tuple(reading.demand(manifest) for manifest in manifests)
         placement = deployment.spec.placement
         now = self._clock()
-        request = GangRequest(
-            pods=demands,
-            required=placement.required_level,
-            preferred=placement.preferred_level,
+        home = self.home(present, placement.required_level)
+        within = home.domain if home is not None and placement.required_level is not None else None
+        near = self.home(present, placement.preferred_level) if placement.preferred_level is not None else home
+        request = gang_request(
+            deployment.spec,
+            demands,
+            present=present,
             within=within,
+            prefer=None if near is None else near.domain,
             excluded=self._excluded(owner, gang, within, now),
         )
         snapshot = self._view.snapshot(now=now)
@@ -118,9 +156,10 @@ class Placer:
             return outcome
         self._line.leave(owner)
         nodes = outcome.nodes
-        self._ledger.promise(
-            (PodUse(pod.uid, nodes[pod.uid].name, tuple(pod.requests.items())) for pod in demands), now=now
+        uses = (
+            PodUse(pod.uid, nodes[pod.uid].name, tuple(pod.requests.items()), priority=pod.priority) for pod in demands
         )
+        self._ledger.promise(uses, now=now)
         try:
             if len(manifests) > 1:
                 await announce(
@@ -155,7 +194,9 @@ class Placer:
             if node is None:
                 return None
             pods.append(replace(pod, node_selector={**pod.node_selector, HOSTNAME: node.hostname}))
-        outcome = plan(replace(request, pods=tuple(pods)), self._view.snapshot(now=now))
+        # The nodes were chosen by all rules; for a part of the gang alone the rules would say something else.
+        rest = replace(request, pods=tuple(pods), rules={}, pairing=Pairing.NONE)
+        outcome = plan(rest, self._view.snapshot(now=now))
         return outcome if isinstance(outcome, Placed) else None
 
     async def _pin(self, pod: Object, gang: Gang, outcome: Placed, now: float) -> None:
