@@ -185,7 +185,7 @@ def assert_alike(stepped: Outcome, skipped: Outcome) -> None:
     assert [event[2] for event in skipped.events] == pytest.approx([e[2] for e in stepped.events], abs=TOLERANCE)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(
     things=items,
     config=configs,
@@ -278,3 +278,24 @@ def test_a_slowdown_within_a_window_needs_its_time(opt13b: Roofline) -> None:
         loop.plan(now=due)
     with pytest.raises(SettingError, match="now"):
         loop.set_slowdown(2.0)
+
+
+def test_a_window_tells_when_each_of_its_steps_ends(opt13b: Roofline, driver: type) -> None:
+    ends = []
+    for skipping in (False, True):
+        loop = BatchingLoop(
+            config=BatchingConfig(),
+            time_model=opt13b,
+            ledger=CountingLedger(capacity_tokens=50_000),
+            event_skipping=skipping,
+        )
+        run = driver(loop)
+        run.submit_all((Request(request_id=str(n), prompt_tokens=300, max_tokens=60 + n) for n in range(8)), every=0.2)
+        run.run()
+        ends.append([end for iteration in run.iterations for end in iteration.step_ends()])
+        numbers = [iteration.number for iteration in run.iterations]
+        assert all(
+            after == before.number + before.steps for before, after in zip(run.iterations, numbers[1:], strict=False)
+        )
+    assert ends[1] == pytest.approx(ends[0], abs=TOLERANCE)
+    assert len(run.iterations) < len(ends[1]) / 4

@@ -92,7 +92,7 @@ def keys_of(item: Traffic, name: str, block: int) -> tuple[object, ...]:
     return tuple(("common", n) if n < item.shared else (name, n) for n in range(whole))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(items=traffic, config=configs, first=st.sampled_from(list(FirstToken)), block=st.sampled_from([1, 16]))
 def test_wb3_requests_are_conserved_and_nobody_starves(
     items: list[Traffic], config: BatchingConfig, first: FirstToken, block: int, linear_time: type, driver: type
@@ -174,7 +174,7 @@ def test_wb3_requests_are_conserved_and_nobody_starves(
     assert starts == sorted(starts)
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(items=traffic, config=configs, block=st.sampled_from([1, 16]), skipping=st.booleans())
 def test_counting_and_block_ledgers_give_identical_schedules(
     items: list[Traffic], config: BatchingConfig, block: int, skipping: bool, linear_time: type, driver: type
