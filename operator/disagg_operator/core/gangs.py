@@ -3,6 +3,8 @@
 The base gang is the base number of instances of every role. While it is incomplete, what is missing of it is one
 all-or-nothing gang: the whole base at first, a single pod when one was lost later. Further instances are gangs of
 their own, and may go once the base is *scheduled*: waiting for Ready would deadlock workers that need their peers.
+Where an update changes what prefill and decode agree on, the first new instance of each is of no use without the other,
+so these two are one gang.
 Because nothing is read from a status, a deployment that returns from zero takes the same path as a new one.
 """
 
@@ -56,8 +58,25 @@ def gangs(target: Target, observed: Observed) -> GangState:
         ready = () if absent else (Gang(base_name(target.deployment), tuple(missing), True),)
         return GangState(ready, absent, False, False)
     extras = [instance for role in target.roles.values() for instance in _waiting(_serving(observed, role))]
-    small = tuple(Gang(instance.name, (instance,), False) for instance in extras) if scheduled else ()
-    return GangState(small, 0, scheduled, True)
+    pair = _first_pair(target, observed)
+    small = [Gang(instance.name, (instance,), False) for instance in extras if instance not in pair]
+    if pair:
+        small.insert(0, Gang(pair[0].name, pair, False))
+    return GangState(tuple(small) if scheduled else (), 0, scheduled, True)
+
+
+def _first_pair(target: Target, observed: Observed) -> tuple[Instance, ...]:
+    """One waiting instance of both prefill and decode, while neither has a placed one that could serve with it."""
+    found: list[Instance] = []
+    for role in target.roles.values():
+        if target.partner(role.role) is None:
+            continue
+        new = [instance for instance in _serving(observed, role) if instance.pairing == role.pairing]
+        waiting = _waiting(new)
+        if not waiting or any(instance.placed for instance in new):
+            return ()
+        found.append(waiting[0])
+    return tuple(found)
 
 
 def overdue(target: Target, observed: Observed) -> tuple[tuple[Instance, ...], ...]:

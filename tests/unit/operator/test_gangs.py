@@ -75,3 +75,17 @@ def test_a_late_replacement_takes_nobody_else_along(make_instance: Make) -> None
 def test_pg10_a_gang_that_was_never_placed_is_not_torn_down(make_instance: Make) -> None:
     fleet = (make_instance(Role.PREFILL, "gated"), make_instance(Role.DECODE, "gated"))
     assert overdue(target(), Observed(1e9, fleet)) == ()
+
+
+def test_the_first_instances_of_a_new_pairing_are_one_gang(make_instance: Make) -> None:
+    wanted = target()
+    wanted = replace(wanted, roles={role: replace(section, pairing="k2") for role, section in wanted.roles.items()})
+    old = tuple(make_instance(role, pairing="k1") for role in (Role.PREFILL, Role.DECODE))
+    new = tuple(make_instance(role, "gated", pairing="k2") for role in (Role.PREFILL, Role.DECODE))
+    (gang,) = gangs(wanted, Observed(0.0, (*old, *new))).gangs
+    assert gang == Gang(new[0].name, new, False)
+    further = make_instance(Role.PREFILL, "gated", pairing="k2")
+    both = gangs(wanted, Observed(0.0, (*old, *new, further))).gangs
+    assert [len(gang.instances) for gang in both] == [2, 1]
+    placed = tuple(replace(instance, pinned_node="node-a", gated=False) for instance in new)
+    assert [g.instances for g in gangs(wanted, Observed(0.0, (*old, *placed, further))).gangs] == [(further,)]
