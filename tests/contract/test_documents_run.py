@@ -21,8 +21,10 @@ from disagg_cli.parsing import Parser
 from disagg_cli.registry import find
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "charts/disagg/README.md", "hack/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "charts/disagg/README.md", "hack/README.md", "docs/simulator.md")
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SERVING = ("up", "status", "replay", "compare")
+"""Commands that need something that serves, or compare with it; the others plan."""
 FILES = re.compile(r"^(examples|charts|hack|tests|docs|benchmarks)/")
 
 
@@ -69,9 +71,16 @@ def test_pk5_command_line_can_be_typed(words: list[str]) -> None:
 
 
 def test_pk5_local_walk_through(tmp_path: Path) -> None:
-    """``up``, ``status``, ``replay`` and ``curl`` of the README, with a free port and a shorter trace."""
-    lines = [words for words in commands("README.md") if words[0].endswith(("/disagg", "curl"))]
-    up, status, replay, curl = lines
+    """``up``, ``status``, ``replay`` and ``curl`` of the README, and the comparison of ``replay`` with the simulator.
+
+    With a free port and a shorter trace.
+    """
+    lines = [
+        words
+        for words in commands("README.md")
+        if words[0] == "curl" or (words[0].endswith("/disagg") and words[1] in SERVING)
+    ]
+    up, status, replay, curl, replay_again, simulated, compare = lines
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -79,7 +88,11 @@ def test_pk5_local_walk_through(tmp_path: Path) -> None:
 
     def typed(words: list[str]) -> list[str]:
         words = [
-            word.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("seconds=60", "seconds=3") for word in words
+            word.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+            .replace("seconds=60", "seconds=3")
+            .replace("pods.json", str(tmp_path / "pods.json"))
+            .replace("plan.json", str(tmp_path / "plan.json"))
+            for word in words
         ]
         return [sys.executable, "-m", "disagg_cli.main", *words[1:]] if words[0].endswith("/disagg") else words
 
@@ -102,6 +115,31 @@ def test_pk5_local_walk_through(tmp_path: Path) -> None:
         assert "opt-13b" in run(status)
         assert "SLO attainment" in run(replay)
         assert '"completion_tokens":' in run(curl)
+        assert "SLO attainment" in run(replay_again)
+        assert "SLO attainment" in run(simulated)
+        assert "pods.json" in run(compare)
     finally:
         serving.send_signal(signal.SIGINT)
         assert serving.wait(60) == 0, log.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=" ".join(words[1:]))
+        for words in commands("README.md")
+        if words[0].endswith("/disagg") and words[1] not in SERVING
+    ],
+)
+def test_pk5_planning_commands(words: list[str], tmp_path: Path) -> None:
+    """``goodput``, ``simulate``, ``sweep`` and ``step`` of the README, as they stand."""
+    done = subprocess.run(
+        [sys.executable, "-m", "disagg_cli.main", *words[1:]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "goodput" in done.stdout or "tokens/s" in done.stdout or "good requests" in done.stdout

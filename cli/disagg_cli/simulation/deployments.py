@@ -28,17 +28,31 @@ _COUNTS = {
 }
 """The flags that say how many instances a mode has; two for a mode of one role are the same thing twice."""
 
+_OWN = frozenset(
+    f"{role}_{name}"
+    for role in ("prefill", "decode")
+    for name in ("gpu", "tensor", "pipeline", "data_parallel", "expert_parallel")
+)
+"""Flags that set the instances of one role apart."""
+
 
 def mode_of(arguments: argparse.Namespace) -> Mode:
-    """The mode that was asked for, or that the counts of instances mean. Raises `UsageError` where they differ."""
+    """The mode that was asked for, or that the flags of the roles mean. Raises `UsageError` where they differ."""
     given = [flag for flag in ("replicas", "prefill", "decode") if getattr(arguments, flag) is not None]
+    own = {role: _own_flags(arguments, role) for role in ("prefill", "decode")}
+    named = {role for role, flags in own.items() if flags or role in given}
     if arguments.mode is not None:
         mode = Mode(arguments.mode)
-    elif "prefill" in given:
-        mode = Mode.DISAGGREGATED if "decode" in given else Mode.PREFILL_ONLY
+    elif not named:
+        mode = Mode.COLOCATED
+    elif len(named) > 1 or not named & set(given):  # what sets one role apart speaks of two
+        mode = Mode.DISAGGREGATED
     else:
-        mode = Mode.DECODE_ONLY if "decode" in given else Mode.COLOCATED
+        mode = Mode.PREFILL_ONLY if "prefill" in named else Mode.DECODE_ONLY
     takes = _COUNTS[mode]
+    for role, flags in own.items():
+        if flags and role not in takes and not getattr(arguments, "ratios", None):  # a sweep's ratios pick from them
+            raise UsageError(f"{flags[0]} does not go with --mode {mode}, which has no {role} instances")
     for flag in given:
         if flag not in takes:
             wanted = " and ".join(f"--{name}" for name in takes)
@@ -46,6 +60,15 @@ def mode_of(arguments: argparse.Namespace) -> Mode:
     if mode is not Mode.DISAGGREGATED and len(given) > 1:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in given)} say the same for --mode {mode}; give one")
     return mode
+
+
+def _own_flags(arguments: argparse.Namespace, role: str) -> list[str]:
+    """The flags given that set this role's instances apart, such as --decode-gpu."""
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(arguments).items()
+        if name.startswith(f"{role}_") and name in _OWN and value is not None
+    ]
 
 
 def build_deployment(arguments: argparse.Namespace) -> Deployment:

@@ -40,8 +40,8 @@ def add_deployment_options(parser: Parser) -> None:
         "--mode",
         type=one_of("mode", [mode.value for mode in Mode]),
         metavar="MODE",
-        help="colocated, disaggregated, prefill-only or decode-only (default: disaggregated with --prefill and "
-        "--decode, prefill-only or decode-only with one of them, else colocated)",
+        help="colocated, disaggregated, prefill-only or decode-only (default: disaggregated where flags speak of "
+        "both roles or set one apart, prefill-only or decode-only with --prefill or --decode alone, else colocated)",
     )
     group.add_argument("--replicas", type=count, metavar="N", help="instances of a deployment of one role (1)")
     group.add_argument("--prefill", type=count, metavar="N", help="prefill instances (1)")

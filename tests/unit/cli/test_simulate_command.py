@@ -44,6 +44,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(said: Any) ->
     ("flags", "gpus"),
     [
         (("--prefill", "2", "--decode", "1"), 3),
+        (("--prefill-tensor", "2"), 3),
+        (("--prefill", "2", "--decode-gpu", "h100"), 3),
         (("--mode", "prefill-only"), 1),
         (("--mode", "decode-only", "--decode-tensor", "2"), 2),
         (("--replicas", "3", "--scheduler", "chunked"), 3),
@@ -290,3 +292,10 @@ def test_what_is_no_report_is_refused(refused: Any, tmp_path: Path, text: str, w
     path.write_text(text)
     assert words in refused("compare", str(path), str(path), status=status)
     assert "no such file" in refused("compare", str(tmp_path / "b.json"), str(path), status=1)
+
+
+def test_what_sets_a_role_apart_needs_that_role(refused: Any, said: Any) -> None:
+    text = refused("simulate", *BASE, *LENGTHS, "--rate", "1", "--mode", "colocated", "--decode-gpu", "h100")
+    assert "--decode-gpu does not go with --mode colocated" in text
+    flags = ("--ratios", "1W,1P1D", "--decode-gpu", "h100", "--rate", "1", "--requests", "20")
+    assert "does not go" not in said("sweep", *BASE, *LENGTHS, *flags)
