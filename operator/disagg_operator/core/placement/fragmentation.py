@@ -99,7 +99,8 @@ def defragment(
         return Defragmentation(enough=True)
     emptied: list[str] = []
     for node in _emptiest(board):
-        after = _empty(board, node, most)
+        # Nobody is moved twice.
+        after = None if any(move.target == node for move in board.moves) else _empty(board, node, most)
         if after is None:
             continue
         board = after
