@@ -62,6 +62,7 @@ from .roles import (
     Toleration,
 )
 from .status import Assignment, DeploymentStatus, GroupMemory, GroupStatus, PlacementStatus, RoleStatus
+from .vllm import Rdma, SecretKey, Transfer, VllmEngine, Weights
 
 __all__ = [
     "API_VERSION",
@@ -108,6 +109,7 @@ __all__ = [
     "Problem",
     "Prometheus",
     "Provisioning",
+    "Rdma",
     "Reason",
     "Resources",
     "Role",
@@ -118,6 +120,7 @@ __all__ = [
     "Router",
     "RouterPolicy",
     "Rule",
+    "SecretKey",
     "ServiceType",
     "SimulatedEngine",
     "Slo",
@@ -125,6 +128,9 @@ __all__ = [
     "Spread",
     "StagePairing",
     "Toleration",
+    "Transfer",
+    "VllmEngine",
+    "Weights",
     "child_name",
     "find_condition",
     "format_time",

@@ -18,6 +18,7 @@ from .base import CATALOGUE_NAME_PATTERN, DNS_LABEL_PATTERN, Flag, LabelKey, Mod
 from .meta import API_VERSION, ObjectMeta
 from .roles import PodTemplate, Role, RoleSpec
 from .status import DeploymentStatus
+from .vllm import ObjectName, VllmEngine
 
 DOMAIN_LABEL = "nvidia.com/gpu.clique"
 HOST_LABEL = "kubernetes.io/hostname"
@@ -38,6 +39,7 @@ class EngineType(StrEnum):
     """What runs in the worker pods."""
 
     SIMULATED = "simulated"
+    VLLM = "vllm"
 
 
 class Admission(StrEnum):
@@ -74,15 +76,41 @@ class Engine(Model):
     """What runs in the worker pods."""
 
     type: EngineType = EngineType.SIMULATED
-    """simulated: GPUs modelled by the engine, behind the same HTTP interface as vLLM."""
+    """simulated: GPUs modelled by the engine, behind the same HTTP interface as vLLM. vllm: vLLM, from your image."""
     image: Annotated[str, Field(max_length=512)] = ""
-    """Image of the workers; empty: the operator's own."""
+    """Image of the workers; empty: the operator's own, which is for simulated ones."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Pull policy of that image."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = Field(
+        default=(), json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
+    """Secrets of the deployment's namespace to pull that image with."""
     kv_format: Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")] = ""
     """Format of the KV that the image writes. Change it with an image whose KV older ones cannot read, and back."""
     simulated: SimulatedEngine = Field(default_factory=SimulatedEngine)
     """Settings of the simulated engine."""
+    vllm: VllmEngine | None = None
+    """Settings of vLLM."""
+
+    rules = (
+        Rule(
+            cel="!has(self.type) || self.type != 'vllm' || (has(self.image) && self.image != '')",
+            message="type vllm needs an image that holds vLLM, for example vllm/vllm-openai with the tag you tested",
+            holds=lambda self: self.type is not EngineType.VLLM or bool(self.image),
+            field="image",
+        ),
+        Rule(
+            cel="!has(self.vllm) || (has(self.type) && self.type == 'vllm')",
+            message="the section vllm goes with type vllm",
+            holds=lambda self: self.vllm is None or self.type is EngineType.VLLM,
+            field="vllm",
+        ),
+    )
+
+    @property
+    def vllm_settings(self) -> VllmEngine:
+        """The section vllm, or its defaults."""
+        return self.vllm or VllmEngine()
 
 
 class RouterPolicy(StrEnum):
@@ -285,6 +313,11 @@ def _cel_start_gpus(role: str) -> str:
     return f"(has({section}) ? {start} * {gpus} : 0)"
 
 
+def _cel_unplanned(role: str) -> str:
+    section = f"self.{role}"
+    return f"(!has({section}) || !has({section}.autoscaling) || {section}.autoscaling.mode != 'planner')"
+
+
 class DisaggDeploymentSpec(Model):
     """Desired state of a deployment."""
 
@@ -352,6 +385,14 @@ class DisaggDeploymentSpec(Model):
                 )
             ),
             field="placement.stagePairing",
+        ),
+        Rule(
+            cel=f"self.engine.type != 'vllm' || ({_cel_unplanned(Role.PREFILL)} && {_cel_unplanned(Role.DECODE)})",
+            message=(
+                "the planner knows how fast simulated engines are, not how fast vLLM is on your GPUs; with engine.type "
+                "vllm give replicas, or autoscaling.mode external"
+            ),
+            holds=lambda self: self.engine.type is not EngineType.VLLM or not self.planned,
         ),
         Rule(
             cel="!has(self.gpuBudget) || " + " + ".join(_cel_start_gpus(role) for role in Role) + " <= self.gpuBudget",

@@ -129,6 +129,8 @@ class PodTemplate(Model):
     """Environment variables added to the container."""
     priority_class_name: Annotated[str, Field(max_length=253)] | None = None
     """PriorityClass of the pods; absent: the cluster's default."""
+    runtime_class_name: Annotated[str, Field(max_length=253)] | None = None
+    """RuntimeClass of the pods, for example nvidia; absent: the node's default."""
     termination_grace_period_seconds: Annotated[Whole, Field(ge=0, le=86400)] = 120
     """Seconds that a draining pod gets to finish its requests before it is killed."""
 

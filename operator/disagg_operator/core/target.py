@@ -6,29 +6,31 @@ from collections.abc import Mapping
 
 from disagg_contract.labels import RESTARTED_AT
 from disagg_crds import DisaggDeployment, EngineType, Role
+from disagg_crds.base import Model
 from disagg_operator.core.fleet import RoleTarget, Target
 
 
 def role_revision(deployment: DisaggDeployment, role: Role, *, image: str) -> str:
     """Hash of everything that changes the pods of a role; replicas and their bounds are left out.
 
+    So are values that equal their defaults: a field that a newer version brings must not restart every pod.
     ``image`` is the image that pods get where the spec names none.
     """
     spec, section = deployment.spec, deployment.spec.roles[role]
     return _digest(
         {
             "model": spec.model,
-            "engine": spec.engine.to_dict(),
+            "engine": _said(spec.engine),
             "image": spec.engine.image or image,
-            "link": spec.link.to_dict(),
+            "link": _said(spec.link),
             "pairing": compatibility(deployment),
             "nodeLossSeconds": spec.placement.node_loss_seconds,
             "restarted": deployment.metadata.annotations.get(RESTARTED_AT, ""),
             "role": role.value,
-            "gpu": section.gpu.to_dict(),
-            "parallelism": section.parallelism.to_dict(),
-            "batching": section.batching.to_dict(),
-            "template": section.template.to_dict(),
+            "gpu": _said(section.gpu),
+            "parallelism": _said(section.parallelism),
+            "batching": _said(section.batching),
+            "template": _said(section.template),
         }
     )
 
@@ -45,12 +47,18 @@ def compatibility(deployment: DisaggDeployment) -> str:
         agreed["kv_format"] = spec.engine.kv_format
     if spec.engine.type is not EngineType.SIMULATED:
         agreed |= {role.value: section.parallelism.to_dict() for role, section in spec.roles.items()}
+        agreed["block_tokens"] = spec.engine.vllm_settings.block_tokens
     return _digest(agreed)
 
 
 def deployment_revision(deployment: DisaggDeployment, *, image: str) -> str:
     """One hash over all roles, for the status."""
     return _digest({role.value: role_revision(deployment, role, image=image) for role in deployment.spec.roles})
+
+
+def _said(section: Model) -> dict[str, object]:
+    found: dict[str, object] = section.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return found
 
 
 def _digest(document: Mapping[str, object]) -> str:

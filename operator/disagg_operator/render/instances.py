@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from disagg_contract import labels, ports
 from disagg_contract.settings import to_args
-from disagg_crds import DisaggDeployment, DisaggGroup, PodTemplate, Role, child_name
+from disagg_crds import DisaggDeployment, DisaggGroup, EngineType, PodTemplate, Role, child_name
 from disagg_operator.core.target import compatibility, role_revision
+from disagg_operator.render import vllm
 from disagg_operator.render.configs import Surroundings, worker_config
 from disagg_operator.render.metadata import (
     CONTAINER_SECURITY,
@@ -54,6 +55,11 @@ def instance_name(group: str, suffix: str) -> str:
 def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, around: Surroundings) -> Manifest:
     """The gated pod of a new instance."""
     section = deployment.spec.roles[new.role]
+    engine = deployment.spec.engine
+    real = engine.type is EngineType.VLLM
+    fields: Manifest = {}
+    if engine.image and engine.image_pull_secrets:
+        fields["imagePullSecrets"] = [{"name": name} for name in engine.image_pull_secrets]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -64,19 +70,23 @@ def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, a
             "annotations": {
                 **section.template.annotations,
                 labels.GPUS: str(section.gpus_per_instance),
+                **(vllm.annotations(deployment, new.role) if real else {}),
             },
             "ownerReferences": owned_by_group(group),
         },
         "spec": {
             **template_fields(section.template),
+            **fields,
             "tolerations": _tolerations(section.template, deployment.spec.placement.node_loss_seconds),
             "schedulingGates": [{"name": labels.SCHEDULING_GATE}],
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": POD_SECURITY,
-            "containers": [_container(deployment, new.role, around=around)],
-            "volumes": [TMP_VOLUME],
+            "securityContext": vllm.pod_security(engine.vllm_settings) if real else POD_SECURITY,
+            "containers": [
+                vllm.container(deployment, new.role) if real else _container(deployment, new.role, around=around)
+            ],
+            "volumes": vllm.volumes(engine.vllm_settings) if real else [TMP_VOLUME],
         },
     }
 

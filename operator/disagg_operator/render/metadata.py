@@ -85,6 +85,8 @@ def template_fields(template: PodTemplate) -> Manifest:
         found["tolerations"] = [toleration.to_dict() for toleration in template.tolerations]
     if template.priority_class_name:
         found["priorityClassName"] = template.priority_class_name
+    if template.runtime_class_name:
+        found["runtimeClassName"] = template.runtime_class_name
     return found
 
 

@@ -317,3 +317,10 @@ async def test_children_die_with_a_runtime_that_is_killed(
         await process.wait()
         await until(lambda: not any(map(alive, pids)))
         assert read_state(state) is None
+
+
+def test_real_engines_need_a_cluster(make_deployment: Make, program: Program, tmp_path: Path) -> None:
+    fixed = {"replicas": 1, "gpu": {"type": "h100"}}
+    deployment = make_deployment(engine={"type": "vllm", "image": "vllm:1"}, prefill=fixed, decode=fixed)
+    with pytest.raises(RuntimeStartError, match=r"spec\.engine\.type is vllm: without a cluster"):
+        Runtime(deployment, state_dir=tmp_path / "state", program=program)

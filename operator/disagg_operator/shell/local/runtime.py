@@ -18,7 +18,7 @@ from aiohttp import web
 
 from disagg_contract.control import Condition, RuntimeStatus
 from disagg_contract.discovery import DiscoveryFile
-from disagg_crds import ConditionType, DisaggDeployment, Role
+from disagg_crds import ConditionType, DisaggDeployment, EngineType, Role
 from disagg_engine.catalogue import Catalogue
 from disagg_operator.core.conditions import Answer, Facts, answers
 from disagg_operator.core.decide import decide
@@ -75,6 +75,11 @@ class Runtime:
         stop_seconds: float = STOP_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if deployment.spec.engine.type is not EngineType.SIMULATED:
+            raise RuntimeStartError(
+                f"spec.engine.type is {deployment.spec.engine.type.value}: without a cluster there are simulated "
+                f"engines only; leave it out, or apply the file to a cluster with GPUs"
+            )
         self.deployment = deployment
         self.state_dir = (state_dir or default_state_dir(deployment.name)).absolute()
         self.control_url = ""
