@@ -203,32 +203,25 @@ def test_pg8_no_placement_option_renders_a_required_affinity_between_roles(
     make_deployment: Callable[..., DisaggDeployment], make_group: Callable[..., DisaggGroup]
 ) -> None:
     """Placement keeps pods together, not affinity: nothing can wait for itself, and the first pod can always go."""
-    gpu = {"type": "h100"}
-    for pairing in ("none", "preferred", "required"):
-        for own in (
-            {},
-            {"required": HOSTNAME},
-            {"spread": {"level": HOSTNAME, "most": 1}},
-            {"instanceWithin": GPU_CLIQUE},
-        ):
-            for apart in ("none", "preferred", "required"):
-                role = {"replicas": 1, "gpu": gpu, "placement": own}
-                deployment = make_deployment(
-                    prefill=role, decode=role, placement={"stagePairing": pairing}, router={"antiAffinity": apart}
-                )
-                manifests = [
-                    pod(deployment, make_group(), NewInstance(name=found.value, role=found, gang="chat"), around=AROUND)
-                    for found in (Role.PREFILL, Role.DECODE)
-                ]
-                specs = [manifest["spec"] for manifest in manifests]
-                specs.append(router_deployment(deployment, around=AROUND)["spec"]["template"]["spec"])
-                assert all("podAffinity" not in spec.get("affinity", {}) for spec in specs)
-                demands = [
-                    demand(item | {"metadata": item["metadata"] | {"uid": item["metadata"]["name"]}})
-                    for item in manifests
-                ]
-                empty = Snapshot.take([node("n1"), node("n2")], [])
-                placed(plan(gang_request(deployment.spec, demands), empty))
+    strengths = ("none", "preferred", "required")
+    spread = {"spread": {"level": HOSTNAME, "most": 1}}
+    owns: list[dict[str, Any]] = [{}, {"required": HOSTNAME}, spread, {"instanceWithin": GPU_CLIQUE}]
+    for pairing, apart, own in product(strengths, strengths, owns):
+        role = {"replicas": 1, "gpu": {"type": "h100"}, "placement": own}
+        deployment = make_deployment(
+            prefill=role, decode=role, placement={"stagePairing": pairing}, router={"antiAffinity": apart}
+        )
+        manifests = [
+            pod(deployment, make_group(), NewInstance(name=found.value, role=found, gang="chat"), around=AROUND)
+            for found in (Role.PREFILL, Role.DECODE)
+        ]
+        specs = [manifest["spec"] for manifest in manifests]
+        specs.append(router_deployment(deployment, around=AROUND)["spec"]["template"]["spec"])
+        assert all("podAffinity" not in spec.get("affinity", {}) for spec in specs)
+        for manifest in manifests:
+            manifest["metadata"]["uid"] = manifest["metadata"]["name"]
+        empty = Snapshot.take([node("n1"), node("n2")], [])
+        placed(plan(gang_request(deployment.spec, map(demand, manifests)), empty))
 
 
 def test_pg9_routers_on_nodes_of_their_own_can_be_updated(make_deployment: Callable[..., DisaggDeployment]) -> None:

@@ -21,6 +21,7 @@ from disagg_operator.core.placement import (
     PodUse,
     Present,
     Snapshot,
+    Spread,
     defragment,
     describe,
     fragmenting,
@@ -175,8 +176,7 @@ def test_the_spec_becomes_a_request(make_deployment: Callable[..., DisaggDeploym
     assert (request.required, request.preferred, request.within, request.preemption) == ("zone", "rack", "z1", True)
     assert request.pairing.value == "preferred"
     assert set(request.rules) == {PREFILL, DECODE}
-    assert request.rules[PREFILL].spread is not None
-    assert request.rules[PREFILL].spread.most == 2
+    assert request.rules[PREFILL].spread == Spread(HOSTNAME, 2)
     assert (request.rules[DECODE].required, request.rules[DECODE].instance) == (None, "rack")
     assert measured_levels(spec) == ("zone", "rack")
     assert asked_levels(spec) == ("zone", "rack", HOSTNAME)
