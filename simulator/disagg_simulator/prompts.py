@@ -6,8 +6,6 @@ blocks splits each id evenly; one with larger blocks could not tell where a shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Ledger
 from disagg_simulator.errors import DeploymentError
@@ -20,6 +18,8 @@ class Prompts:
         self._ids = requests.hash_ids
         self._inputs = requests.input_tokens
         self._block = requests.block_tokens
+        self._table: list[tuple[int, ...]] | None = None
+        self._table_block = 0
         if self._ids is None:
             return
         for group in deployment.groups:
@@ -34,6 +34,8 @@ class Prompts:
         """Keys of request `index` for that group's ledger; empty where nothing can be found by them."""
         if self._ids is None or group.ledger is not Ledger.BLOCKS:
             return ()
+        if self._table is not None and self._table_block == group.block_tokens:
+            return self._table[index]
         ids = self._ids[index]
         full = self._inputs[index] // group.block_tokens
         parts = self._block // group.block_tokens
@@ -41,9 +43,13 @@ class Prompts:
             return tuple(ids[:full])
         return tuple(one * parts + part for one in ids for part in range(parts))[:full]
 
-    def table(self, group: Group) -> list[Sequence[int]]:
-        """`keys` of all requests."""
-        if self._ids is not None and group.ledger is Ledger.BLOCKS and self._block == group.block_tokens:
-            block = self._block
-            return [ids[: tokens // block] for ids, tokens in zip(self._ids, self._inputs, strict=True)]
-        return [self.keys(index, group) for index in range(len(self._inputs))]
+    def table(self, group: Group) -> list[tuple[int, ...]]:
+        """`keys` of all requests, which are kept."""
+        block = group.block_tokens
+        if self._ids is not None and group.ledger is Ledger.BLOCKS and self._block == block:
+            table = [tuple(ids[: tokens // block]) for ids, tokens in zip(self._ids, self._inputs, strict=True)]
+        else:
+            table = [self.keys(index, group) for index in range(len(self._inputs))]
+        if group.ledger is Ledger.BLOCKS:
+            self._table, self._table_block = table, block
+        return table

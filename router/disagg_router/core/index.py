@@ -110,14 +110,18 @@ class _Recent:
         get = stamps.get
         while count:
             stamp, hashes = prompts[0]
-            before = len(hashes)
-            while hashes and count:
-                block = hashes.pop()
+            kept = len(hashes)
+            for block in reversed(hashes):
+                kept -= 1
                 if get(block) == stamp:
                     del stamps[block]
                     count -= 1
-            self._listed -= before - len(hashes)
-            if not hashes:
+                    if not count:
+                        break
+            self._listed -= len(hashes) - kept
+            if kept:
+                del hashes[kept:]
+            else:
                 prompts.popleft()
 
     def _clear(self) -> None:

@@ -8,19 +8,24 @@ client stops waiting a little later in case the connection died without a word.
 A pod counts while it has an address and is neither finished nor on its way out; what it says beyond that (Ready, the
 draining label) is passed on, so that running streams of an unready pod are not cut. Only the few fields that matter are
 decoded.
+
+A real engine does not describe itself. Its pod says in an annotation what a worker of ours would, and the id of its
+container, which is another one after a restart, stands for the engine id.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Final, Protocol
 
 import aiohttp
 import msgspec
 
 from disagg_contract import labels, ports
-from disagg_contract.discovery import DiscoveredWorker
+from disagg_contract.discovery import DiscoveredWorker, WorkerInfo
+from disagg_contract.errors import DocumentError
 from disagg_contract.labels import Role
 from disagg_router.errors import DiscoveryError
 from disagg_router.shell.discovery.source import Rows
@@ -42,8 +47,13 @@ class _Condition(msgspec.Struct):
     status: str = ""
 
 
+class _Container(msgspec.Struct):
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
 class _Status(msgspec.Struct, rename="camel"):
     phase: str = ""
+    container_statuses: list[_Container] = []
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     conditions: list[_Condition] = []
 
@@ -52,6 +62,7 @@ class _ObjectMeta(msgspec.Struct, rename="camel"):
     uid: str = ""
     name: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     deletion_timestamp: str | None = None
     resource_version: str = ""
 
@@ -165,7 +176,22 @@ def row_of(pod: _Pod) -> DiscoveredWorker | None:
         ready=ready and meta.deletion_timestamp is None and status.phase == "Running",
         draining=meta.labels.get(labels.DRAINING) == "true" or meta.deletion_timestamp is not None,
         domain=meta.labels.get(labels.NVLINK_DOMAIN, ""),
+        info=_info_of(pod),
     )
+
+
+def _info_of(pod: _Pod) -> WorkerInfo | None:
+    """What the pod says of an engine that says nothing itself. Without it, or with nonsense, the worker is asked."""
+    text = pod.metadata.annotations.get(labels.WORKER_INFO)
+    if text is None:
+        return None
+    try:
+        info = WorkerInfo.from_json(text, what=f"pod {pod.metadata.name}: annotation {labels.WORKER_INFO}")
+    except DocumentError as error:
+        log.error("%s", error)
+        return None
+    containers = pod.status.container_statuses
+    return replace(info, engine_id=containers[0].container_id if containers else "")
 
 
 def _apply(line: bytes, pods: dict[str, _Pod]) -> bool:

@@ -5,11 +5,14 @@ while it is not ready, and now and then afterwards, which finds a restarted proc
 worker itself. A worker enters the fleet only with an answer, so nothing is chosen on hearsay, and one that failed a
 request comes back with its next answer.
 
+A real engine has no such page. Where the source says what it is, its health page is asked instead.
+
 One task follows the source and one each worker probes; all are owned here and end with their worker.
 """
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 from disagg_contract import ports
@@ -130,9 +133,10 @@ class _Probe:
     async def _ask(self) -> bool:
         """True if the worker is part of the fleet and ready now."""
         row = self.row
+        path = ports.INFO_PATH if row.info is None else ports.HEALTH_PATH
         try:
             status, body = await Fetch.get(
-                self._pool, (row.host, row.port), ports.INFO_PATH, timeout_seconds=PROBE_TIMEOUT_SECONDS
+                self._pool, (row.host, row.port), path, timeout_seconds=PROBE_TIMEOUT_SECONDS
             )
         except TimeoutError:
             self._late += 1
@@ -148,9 +152,12 @@ class _Probe:
             self.nudge()
             return False
         try:
-            if status != 200:
+            if row.info is not None:
+                info = replace(row.info, ready=status == 200)
+            elif status != 200:
                 raise RegistrationRefusedError("malformed", f"worker {row.name}: {ports.INFO_PATH} answered {status}")
-            info = WorkerInfo.from_json(body, what=f"worker {row.name}: {ports.INFO_PATH}")
+            else:
+                info = WorkerInfo.from_json(body, what=f"worker {row.name}: {ports.INFO_PATH}")
             before = self._fleet.get(row.uid)
             worker = self._fleet.join(row, info)
         except DocumentError as error:
