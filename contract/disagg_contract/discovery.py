@@ -2,9 +2,10 @@
 
 A worker describes itself at ``GET /disagg/info`` (:class:`WorkerInfo`). On Kubernetes the router finds addresses by
 watching pods; without, it watches a file (:class:`DiscoveryFile`) that the process runtime replaces atomically. Both
-give (uid, address, role, ready); everything else is the worker's own word. A worker is one *process start*: a restarted
-container keeps its pod UID and IP but draws a new engine id, and what was known of the old one (KV index, pins, load)
-is void.
+give (uid, address, role, ready); everything else is the worker's own word. A real engine has no such page: what it
+would say stands in an annotation of its pod (``labels.WORKER_INFO``), and its health page is asked. A worker is one
+*process start*: a restarted container keeps its pod UID and IP but draws a new engine id, and what was known of the old
+one (KV index, pins, load) is void.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +58,10 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredWorker:
-    """One row of the discovery file. ``uid`` changes when the process is replaced, as a pod's UID does."""
+    """One row of the discovery file. ``uid`` changes when the process is replaced, as a pod's UID does.
+
+    ``info``: what is known of an engine that does not describe itself; its engine id is that of its container.
+    """
 
     uid: str
     name: str
@@ -67,6 +71,7 @@ class DiscoveredWorker:
     ready: bool = True
     draining: bool = False
     domain: str = ""
+    info: WorkerInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
