@@ -22,7 +22,7 @@ def simulate(deployment: Deployment, requests: Columns, *, seed: int, options: O
             from disagg_simulator import prefixes
 
             if prefixes.applies(deployment, requests, options):
-                return prefixes.simulate_prefixes(deployment, requests, seed=seed)
+                return prefixes.simulate_prefixes(deployment, requests, seed=seed, options=options)
         from disagg_simulator import fast
 
         if options.lane is Lane.FAST or fast.applies(deployment, requests, options):

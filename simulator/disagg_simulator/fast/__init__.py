@@ -31,7 +31,7 @@ prefill memory waits for the transfers. `prefill` is simpler: it is sent the tim
 
     scope           what the lane takes on            `applies`, `reason_not`
     run             a run, and what numpy fills in    `simulate_fast`
-    server          one instance, its tables          `Server`, `Pieces`, `Prompts`, `Windows`
+    server          one instance, its tables          `Server`, `Pieces`, `Prompts`
     dispatch        drives colocated and decode-only  `dispatch`
     disaggregated   drives prefill and the pair       `serve`
     prefill_first, chunked, prefill, decode, staged_decode    the generators

@@ -14,7 +14,8 @@ from collections.abc import Generator
 from math import ceil, inf, sqrt
 
 from disagg_simulator.fast.pulls import Pull
-from disagg_simulator.fast.server import INDEX_BITS, INDEX_MASK, NEVER, Server, Windows
+from disagg_simulator.fast.server import INDEX_BITS, INDEX_MASK, NEVER, Server
+from disagg_simulator.gaps import Windows
 from disagg_simulator.recording import Recording
 
 

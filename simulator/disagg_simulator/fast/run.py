@@ -22,8 +22,9 @@ from disagg_simulator.fast.prefill import prefill
 from disagg_simulator.fast.prefill_first import prefill_first
 from disagg_simulator.fast.pulls import Prefills, Pull, puller
 from disagg_simulator.fast.scope import reason_not
-from disagg_simulator.fast.server import Server, Windows
+from disagg_simulator.fast.server import Server
 from disagg_simulator.fast.staged_decode import staged_decode
+from disagg_simulator.gaps import Windows
 from disagg_simulator.options import DEFAULTS, Options
 from disagg_simulator.recording import InstanceRecord, Outcome, Recording
 

@@ -6,15 +6,12 @@ model is written down here a second time.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-
-import numpy as np
 
 from disagg_engine.timemodel import BatchShape, Chunk, CountedTimeModel, IterationCost, TimeModel
 from disagg_simulator.deployment import Group
@@ -141,48 +138,3 @@ class Server:
             return line, line.append, line.popleft
         heap: list[int] = []
         return heap, partial(heappush, heap), partial(heappop, heap)
-
-
-@dataclass(slots=True, kw_only=True)
-class Windows:
-    """Decode iterations for `Gaps`: `steps` of them, the first as long as `seconds`, each next one `growth` longer.
-
-    `sequences` requests have a gap as long as each.
-    """
-
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    growth: array[float] = field(default_factory=lambda: array("d"))
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    sequences: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, seconds: float, growth: float, steps: int, sequences: int) -> None:
-        """Note a window."""
-        self.seconds.append(seconds)
-        self.growth.append(growth)
-        self.steps.append(steps)
-        self.sequences.append(sequences)
-
-    def after_rests(
-        self, rests: list[tuple[int, float]], now: float, seconds: float, growth: float, steps: int
-    ) -> None:
-        """Note a window that starts at `now`; `rests` are (sequences, time of their last token).
-
-        The first gap of each reaches back to its last token.
-        """
-        total = 0
-        for count, last in rests:
-            if count:
-                self.add(now + seconds - last, 0.0, 1, count)
-                total += count
-        if steps > 1:
-            self.add(seconds + growth, growth, steps - 1, total)
-
-    def expanded(self) -> tuple[array[float], array[int]]:
-        """The columns of `Gaps`."""
-        steps = np.frombuffer(self.steps, dtype=np.int64)
-        starts = np.cumsum(steps) - steps
-        inside = np.arange(steps.sum()) - np.repeat(starts, steps)
-        seconds = np.repeat(np.frombuffer(self.seconds), steps)
-        seconds += inside * np.repeat(np.frombuffer(self.growth), steps)
-        counts = np.repeat(np.frombuffer(self.sequences, dtype=np.int64), steps)
-        return array("d", seconds.tobytes()), array("q", counts.tobytes())

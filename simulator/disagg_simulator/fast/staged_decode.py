@@ -17,7 +17,8 @@ from math import inf
 
 from disagg_engine.timemodel import BatchShape
 from disagg_simulator.fast.pulls import Pull
-from disagg_simulator.fast.server import INDEX_BITS, Server, Windows
+from disagg_simulator.fast.server import INDEX_BITS, Server
+from disagg_simulator.gaps import Windows
 from disagg_simulator.recording import Recording
 
 Running = list[float]

@@ -20,6 +20,7 @@ from math import sqrt
 
 from disagg_engine.timemodel import CountedTimeModel, DecodeLine, steps_within, window_seconds
 from disagg_simulator.deployment import Group
+from disagg_simulator.gaps import Windows
 from disagg_simulator.prefixes.ledger import Holding, Match, RunLedger
 from disagg_simulator.prefixes.runs import Runs
 from disagg_simulator.recording import InstanceRecord, Outcome, Recording
@@ -59,11 +60,14 @@ class PrefixInstance:
         "_pieces",
         "_prefills",
         "_recording",
+        "_rested",
+        "_rests",
         "_runs",
         "_start",
         "_steps",
         "_waiting",
         "_window",
+        "_windows",
         "capacity_tokens",
         "due",
         "group",
@@ -81,6 +85,7 @@ class PrefixInstance:
         lengths: Sequence[int],
         recording: Recording,
         record: InstanceRecord,
+        windows: Windows | None,
     ) -> None:
         self.number = number
         self.group = group
@@ -111,6 +116,10 @@ class PrefixInstance:
         self._first = 0.0
         self._growth = 0.0
         self._lines: tuple[DecodeLine, ...] | None = None
+        # For times between tokens: how many decode since when, and how many of them in all.
+        self._windows = windows
+        self._rests: list[tuple[int, float]] = []
+        self._rested = 0
 
     def arrive(self, request: int, now: float) -> bool:
         """A request joins the queue; whether `due` changed or, on an idle instance, a plan is to be made."""
@@ -244,6 +253,9 @@ class PrefixInstance:
                 begun.append(request)
             else:
                 over.append((request, holding))
+        if self._windows is not None:
+            self._rests.append((len(decodes) - self._rested, now))
+            self._rested = len(decodes)
         self.record.output_tokens += len(self._prefills)
         for request, holding in over:
             self._end(request, holding, now)
@@ -258,6 +270,8 @@ class PrefixInstance:
         record.iterations += window
         record.busy_seconds += now - self._start
         record.output_tokens += sequences * window
+        if self._windows is not None:
+            self._note_gaps(self._windows, window)
         self._window = 0
         over = []
         while decodes and decodes[0][0] == steps:
@@ -266,7 +280,18 @@ class PrefixInstance:
             self._end(request, holding, now)
             over.append(request)
         self._context = context
+        if self._windows is not None:
+            self._rests, self._rested = [(len(decodes), now)], len(decodes)
         return over
+
+    def _note_gaps(self, windows: Windows, steps: int) -> None:
+        """The times between tokens of so many steps of the window in flight."""
+        if self._lines is None:
+            windows.after_rests(self._rests, self._start, self._first, self._growth, steps)
+            return
+        windows.after_rests(self._rests, self._start, self._span(1), 0.0, 1)
+        for step in range(1, steps):
+            windows.add(self._span(step + 1) - self._span(step), 0.0, 1, len(self._decodes))
 
     def _end(self, request: int, holding: Holding, now: float) -> None:
         self._ledger.close(holding)

@@ -12,6 +12,7 @@ from disagg_engine.batching import Admission, BatchingConfig, BatchPolicy
 from disagg_engine.timemodel import CountedTimeModel
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Ledger, Mode
+from disagg_simulator.gaps import Windows
 from disagg_simulator.options import DEFAULTS, Lane, Options
 from disagg_simulator.prefixes.instance import NEVER, PrefixInstance
 from disagg_simulator.prefixes.runs import find_runs
@@ -25,7 +26,7 @@ def applies(deployment: Deployment, requests: Columns, options: Options) -> bool
     return (
         deployment.mode is Mode.COLOCATED
         and requests.priorities is None
-        and replace(options, lane=Lane.AUTO) == DEFAULTS
+        and replace(options, lane=Lane.AUTO, gaps=False) == DEFAULTS
         and options.lane in (Lane.AUTO, Lane.FAST)
         and all(map(_plain, deployment.workers))
         and len({group.block_tokens for group in deployment.workers}) == 1
@@ -53,18 +54,26 @@ def _plain(group: Group) -> bool:
 
 
 def simulate_prefixes(
-    deployment: Deployment, requests: Columns, *, seed: int, routing: Routing | None = None
+    deployment: Deployment,
+    requests: Columns,
+    *,
+    seed: int,
+    options: Options = DEFAULTS,
+    routing: Routing | None = None,
 ) -> Recording:
     """Run `requests` through a deployment that this lane `applies` to. `routing`: instead of its policy."""
-    recording = Recording.empty(deployment, requests, seed=seed)
+    recording = Recording.empty(deployment, requests, seed=seed, gaps=options.gaps)
+    windows = Windows() if options.gaps else None
     prompts = Prompts(requests, deployment)
     routing = routing or routing_for(deployment, prompts, seed=seed)
-    _run(requests, recording, _instances(deployment, prompts, recording, routing), routing)
+    _run(requests, recording, _instances(deployment, prompts, recording, routing, windows), routing)
+    if windows is not None and recording.gaps is not None:
+        recording.gaps.seconds, recording.gaps.count = windows.expanded()
     return recording
 
 
 def _instances(
-    deployment: Deployment, prompts: Prompts, recording: Recording, routing: Routing
+    deployment: Deployment, prompts: Prompts, recording: Recording, routing: Routing, windows: Windows | None
 ) -> list[PrefixInstance]:
     instances: list[PrefixInstance] = []
     block, names = deployment.workers[0].block_tokens, prompts.table(deployment.workers[0])
@@ -83,7 +92,9 @@ def _instances(
             )
             recording.instances.append(record)
             instances.append(
-                PrefixInstance(number, group, model, runs=runs, lengths=blocks, recording=recording, record=record)
+                PrefixInstance(
+                    number, group, model, runs=runs, lengths=blocks, recording=recording, record=record, windows=windows
+                )
             )
             routing.joined(number, group)
     return instances

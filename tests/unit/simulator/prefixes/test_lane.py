@@ -16,6 +16,7 @@ from disagg_simulator.prefixes import applies, simulate_prefixes
 from disagg_simulator.recording import Outcome
 
 TIMES = ("prefill_start", "prefill_end", "first_token", "finish")
+GAPS = Options(gaps=True)
 COUNTS = ("iterations", "prompt_tokens", "output_tokens", "prefix_queried_tokens", "prefix_hit_tokens")
 
 
@@ -34,6 +35,15 @@ def assert_equal(ours, theirs):
             there.capacity_tokens,
         )
     assert ours.end_seconds == pytest.approx(theirs.end_seconds, abs=1e-9)
+    if theirs.gaps is not None:
+        assert every_gap(ours) == pytest.approx(every_gap(theirs), abs=1e-9, rel=0)
+
+
+def every_gap(run):
+    """Seconds, shortest first."""
+    return sorted(
+        seconds for seconds, count in zip(run.gaps.seconds, run.gaps.count, strict=True) for _ in range(count)
+    )
 
 
 @settings(max_examples=60)
@@ -67,6 +77,7 @@ def test_it_equals_the_stepper_over_long_answers(fleet, shared_prefixes, policy)
     deployment = fleet(policy, kv_capacity_tokens=120_000, block_tokens=512)
     stepped = simulate_cluster(deployment, requests, seed=5, options=Options(lane=Lane.STEPPER))
     ours = simulate_prefixes(deployment, requests, seed=5)
+    assert ours.gaps is None
     assert_equal(ours, stepped)
     assert sum(instance.prefix_hit_tokens for instance in ours.instances) > 0
 
@@ -78,9 +89,10 @@ def test_a_window_over_the_bend_of_the_roofline_is_cut_right(fleet, columns):
     assert 131_500 < bends[0].until_tokens < 133_500
     for seconds in (25.0, 30.0, 35.0, 40.0, 45.0):
         requests = columns([(0.0, 131_000, 3000, []), (seconds, 50, 5, [])], 512)
-        ours = simulate_prefixes(deployment, requests, seed=0)
+        ours = simulate_prefixes(deployment, requests, seed=0, options=GAPS)
         assert ours.first_token[0] < seconds < ours.finish[0]
-        assert_equal(ours, simulate_cluster(deployment, requests, seed=0, options=Options(lane=Lane.STEPPER)))
+        stepped = simulate_cluster(deployment, requests, seed=0, options=Options(lane=Lane.STEPPER, gaps=True))
+        assert_equal(ours, stepped)
 
 
 def test_requests_larger_than_the_pool_are_refused(fleet, columns):
@@ -100,7 +112,6 @@ def test_the_same_seed_gives_the_same_run(fleet, shared_prefixes):
 @pytest.mark.parametrize(
     "options",
     [
-        Options(gaps=True),
         Options(series=True),
         Options(concurrency=4),
         Options(until_seconds=1.0),
@@ -113,6 +124,7 @@ def test_other_runs_are_left_to_the_cluster(fleet, shared_prefixes, options):
     requests = shared_prefixes(1, 5)
     assert applies(fleet("kv"), requests, DEFAULTS)
     assert applies(fleet("kv"), requests, Options(lane=Lane.FAST))
+    assert applies(fleet("kv"), requests, GAPS)
     assert not applies(fleet("kv"), requests, options)
 
 
