@@ -41,6 +41,8 @@ bench: install  ## Measure what is claimed to be fast; results go to benchmarks/
 	$(BIN)/python benchmarks/router_relay.py
 	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/simulator_speed.py
+	$(BIN)/python benchmarks/replay_against_dynamo.py
+	$(BIN)/python benchmarks/twin.py
 
 .PHONY: soak
 soak: install  ## Serve from processes under load, kills, scaling and hang-ups for SECONDS=600; no cluster

@@ -3,6 +3,7 @@
 python disagg_trace.py TRACE POLICY WORKERS KV_BLOCKS BLOCK_TOKENS
 """
 
+import gc
 import json
 import resource
 import sys
@@ -28,6 +29,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
+    gc.disable()  # nothing here makes cycles, and all of it is needed to the end
     trace, policy, workers, kv_blocks, block_tokens = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
     catalogue = default()
     instance = Instance(model=catalogue.model("llama-3-8b"), gpu=catalogue.gpu("h100"))
