@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,8 +112,8 @@ def test_roles_have_levels_of_their_own() -> None:
 
 
 def test_prefill_and_decode_on_different_gpus() -> None:
-    big = {"node_selector": {"gpu": "h100"}}
-    small = {"node_selector": {"gpu": "a100"}, "requests": {"amd.com/gpu": 2}}
+    big: dict[str, Any] = {"node_selector": {"gpu": "h100"}}
+    small: dict[str, Any] = {"node_selector": {"gpu": "a100"}, "requests": {"amd.com/gpu": 2}}
     gang = (pod("p", PREFILL, 4, **big), pod("d", DECODE, **small))
     left = replace(node("h"), labels={HOSTNAME: "h", ZONE: "z", "gpu": "h100"})
     right = replace(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from disagg_operator.core.placement.items import Apart, Bounds, Item, Together, Vector, capacity, fits
+from disagg_operator.core.placement.items import Apart, Bounds, Fillings, Item, Together, Vector, capacity, fits
 from disagg_operator.core.placement.search import search
 
 __all__ = ["STEP_LIMIT", "Apart", "Bounds", "Item", "Packing", "Together", "Vector", "pack"]
@@ -85,11 +85,14 @@ def _first_fit(kinds: Sequence[tuple[Item, list[int]]], free: Sequence[Vector]) 
 
 
 def _hopeless(kinds: Sequence[tuple[Item, list[int]]], free: Sequence[Vector]) -> bool:
-    """Cheap proofs that no packing exists: the sums, and for each kind of item the number of places it has at all."""
+    """Cheap proofs that no packing exists: sums, how far bins can be filled, places for each kind by itself."""
     if not free:
         return True
     reachable = {bin_ for item, _ in kinds for bin_ in item.bins}
-    for axis in range(len(free[0])):
-        if sum(item.size[axis] * len(members) for item, members in kinds) > sum(free[bin_][axis] for bin_ in reachable):
-            return True
+    wanted = [sum(item.size[axis] * len(members) for item, members in kinds) for axis in range(len(free[0]))]
+    if any(need > sum(free[bin_][axis] for bin_ in reachable) for axis, need in enumerate(wanted)):
+        return True
+    rooms = [free[bin_] for bin_ in reachable]
+    if rooms and not Fillings([item.size for item, _ in kinds], rooms).enough(wanted, ((room, 1) for room in rooms)):
+        return True
     return any(sum(capacity(item.size, free[bin_]) for bin_ in item.bins) < len(members) for item, members in kinds)

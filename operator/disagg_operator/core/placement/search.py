@@ -14,7 +14,7 @@ Items bound together come in a row, so that a domain is settled by its first ite
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from disagg_operator.core.placement.items import ALONE, Bounds, Item, Vector, capacity, fits
+from disagg_operator.core.placement.items import ALONE, Bounds, Fillings, Item, Vector, capacity, fits
 
 Shape = tuple[int, Vector]
 """Number of the bin's class, and what is left of it."""
@@ -76,6 +76,8 @@ class _State:
         self.classes: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         self.pools: dict[Shape, list[int]] = {}
         self._fill(free)
+        self.fillings = Fillings([kind.size for kind in self.kinds], free)
+        self.wanted = [sum(axis) for axis in zip(*[item.size for item in self.items], strict=True)]
         self.settled: list[int | None] = [group.only for group in bounds.together]
         self.owners: list[dict[int, dict[int, int]]] = [{} for _ in bounds.apart]
         self.path: list[tuple[Shape, Shape, int, tuple[int, ...]]] = []
@@ -87,6 +89,7 @@ class _State:
                 self.last_of_group[group] = position
             for _, owner in item.apart:
                 self.last_of_owner[owner] = position
+        self.families = self._families()
 
     def _fill(self, free: Sequence[Vector]) -> None:
         users = [0] * len(free)
@@ -108,6 +111,27 @@ class _State:
         for bins in self.pools.values():
             bins.reverse()
 
+    def _families(self) -> list[list[tuple[int, int, int]]]:
+        """Groups that are alike: each of one kind of item, as many, and free to choose among the same domains.
+
+        Given by group, kind and number of items. Whole groups fit into domains or not at all, so that counting their
+        items alone would find room where there is none.
+        """
+        members: dict[int, list[int]] = {}
+        for kind, item in enumerate(self.kinds):
+            for group in item.together:
+                members.setdefault(group, []).append(kind)
+        found: dict[tuple[object, ...], list[tuple[int, int, int]]] = {}
+        seen: set[int] = set()
+        for group, kinds in members.items():
+            item, tie = self.kinds[kinds[0]], self.bounds.together[group]
+            # Items may be in two groups that come to the same, such as the only instance of a role.
+            if len(kinds) == 1 and kinds[0] not in seen and tie.only is None:
+                seen.add(kinds[0])
+                number = self.remaining[kinds[0]]
+                found.setdefault((item.size, item.bins, tie.domains, number), []).append((group, kinds[0], number))
+        return [family for family in found.values() if len(family) > 1]
+
     def _open(self, number: int, kind: int) -> bool:
         """Whether bins of a class may take a kind of item as things are settled."""
         users, homes, places = self.classes[number]
@@ -119,11 +143,11 @@ class _State:
                 return False
         fresh: dict[int, int] = {}
         for rule, owner in item.apart:
-            there, bound = self.owners[rule].get(places[rule], {}), self.bounds.apart[rule]
+            there = self.owners[rule].get(places[rule], {})
             # Items of ALONE count each, any other owner counts once.
             if owner == ALONE or owner not in there:
                 fresh[rule] = fresh.get(rule, 0) + 1
-                if _count(there) + fresh[rule] + bound.taken.get(places[rule], 0) > bound.most:
+                if fresh[rule] > self._vacancies(rule, places[rule]):
                     return False
         return True
 
@@ -150,11 +174,14 @@ class _State:
             for shape, bins in self.pools.items()
             if bins and shape != first and fits(item.size, shape[1]) and self._open(shape[0], kind)
         ]
-        room = self._room(unsettled[0], usable) if unsettled else {}
+        room: dict[int, tuple[int, ...]] = {}
+        if unsettled:
+            room = self._room(unsettled[0], kind, usable)
+            usable = [shape for shape in usable if self._home(shape, unsettled[0]) in room]
         usable.sort(
             key=lambda shape: (
                 self._held(even, shape) if even else 0,
-                room.get(self.classes[shape[0]][1][unsettled[0]], ()) if unsettled else (),
+                room[self._home(shape, unsettled[0])] if unsettled else (),
                 shape[1],
                 self.pools[shape][-1],
             )
@@ -162,21 +189,27 @@ class _State:
         for shape in usable:
             yield shape, unsettled
 
+    def _home(self, shape: Shape, group: int) -> int:
+        """The domain that a group settles in by a bin of that shape."""
+        return self.classes[shape[0]][1][group]
+
     def _held(self, rules: Sequence[int], shape: Shape) -> int:
         """Owners in the domains of a shape of bins, over some rules."""
         places = self.classes[shape[0]][2]
         there = sum(_count(self.owners[rule].get(places[rule], {})) for rule in rules)
         return there + sum(self.bounds.apart[rule].taken.get(places[rule], 0) for rule in rules)
 
-    def _room(self, group: int, usable: Sequence[Shape]) -> dict[int, tuple[int, ...]]:
-        """Sum of what is left in each domain of a group."""
+    def _room(self, group: int, kind: int, usable: Sequence[Shape]) -> dict[int, tuple[int, ...]]:
+        """Sum of what is left in each domain of a group that takes all items of the kind that are to come."""
+        size = self.kinds[kind].size
         room: dict[int, tuple[int, ...]] = {}
+        places: dict[int, int] = {}
         for shape in usable:
-            domain = self.classes[shape[0]][1][group]
-            number = len(self.pools[shape])
-            before = room.get(domain, (0,) * len(shape[1]))
+            domain, number = self._home(shape, group), len(self.pools[shape])
+            before = room.get(domain, (0,) * len(size))
             room[domain] = tuple([have + number * more for have, more in zip(before, shape[1], strict=True)])
-        return room
+            places[domain] = places.get(domain, 0) + number * capacity(size, shape[1])
+        return {domain: left for domain, left in room.items() if places[domain] >= self.remaining[kind]}
 
     def put(self, depth: int, shape: Shape, settles: tuple[int, ...]) -> None:
         """Place the item of this depth."""
@@ -192,6 +225,7 @@ class _State:
             there = self.owners[rule].setdefault(places[rule], {})
             there[owner] = there.get(owner, 0) + 1
         self.remaining[self.kind[depth]] -= 1
+        self.wanted = [have - need for need, have in zip(item.size, self.wanted, strict=True)]
         self.path.append((shape, after, bin_, settles))
 
     def take_back(self, depth: int) -> None:
@@ -210,24 +244,58 @@ class _State:
             if not there[owner]:
                 del there[owner]
         self.remaining[self.kind[depth]] += 1
+        self.wanted = [have + need for need, have in zip(item.size, self.wanted, strict=True)]
 
     def promising(self, depth: int, *, settled: bool = True) -> bool:
-        """Whether every kind still to come has a place for each of its items, looked at one kind at a time."""
+        """Whether what is still to come may fit: all of it by how far bins can be filled, and each kind by itself."""
         if depth == len(self.items) or not (self.careful or settled):
             return True
         self.steps += len(self.pools) // _WORK
-        for kind, wanted in enumerate(self.remaining):
-            if not wanted:
+        rooms = ((shape[1], len(bins)) for shape, bins in self.pools.items() if bins)
+        if not self.fillings.enough(self.wanted, rooms):
+            return False
+        if not all(self._places(kind, wanted) >= wanted for kind, wanted in enumerate(self.remaining) if wanted):
+            return False
+        return all(self._whole(family) for family in self.families)
+
+    def _whole(self, family: Sequence[tuple[int, int, int]]) -> bool:
+        """Whether the groups of a family that have no domain yet find one each, whole."""
+        waiting = [member for member in family if self.settled[member[0]] is None]
+        if not waiting:
+            return True
+        group, kind, number = waiting[0]
+        room: dict[int, int] = {}
+        for shape, bins in self.pools.items():
+            if bins and fits(self.kinds[kind].size, shape[1]) and self._open(shape[0], kind):
+                home = self.classes[shape[0]][1][group]
+                room[home] = room.get(home, 0) + len(bins) * capacity(self.kinds[kind].size, shape[1])
+        return sum(places // number for places in room.values()) >= len(waiting)
+
+    def _places(self, kind: int, wanted: int) -> int:
+        """Places for a kind of item, were it alone; counting stops at ``wanted``."""
+        item = self.kinds[kind]
+        rule = next((rule for rule, owner in item.apart if owner == ALONE), None)
+        by_domain: dict[int, int] = {}
+        places = 0
+        for shape, bins in self.pools.items():
+            if not bins or not fits(item.size, shape[1]) or not self._open(shape[0], kind):
                 continue
-            size, places = self.kinds[kind].size, 0
-            for shape, bins in self.pools.items():
-                if bins and fits(size, shape[1]) and self._open(shape[0], kind):
-                    places += len(bins) * capacity(size, shape[1])
-                    if places >= wanted:
-                        break
-            if places < wanted:
-                return False
-        return True
+            more = len(bins) * capacity(item.size, shape[1])
+            if rule is not None:
+                # A domain takes no more of them than the rule lets in.
+                domain = self.classes[shape[0]][2][rule]
+                before = by_domain.get(domain, 0)
+                by_domain[domain] = min(before + more, self._vacancies(rule, domain))
+                more = by_domain[domain] - before
+            places += more
+            if places >= wanted:
+                break
+        return places
+
+    def _vacancies(self, rule: int, domain: int) -> int:
+        """Owners that a domain may still take."""
+        bound = self.bounds.apart[rule]
+        return bound.most - _count(self.owners[rule].get(domain, {})) - bound.taken.get(domain, 0)
 
     def is_dead(self, depth: int) -> bool:
         """Whether this state was searched before."""
