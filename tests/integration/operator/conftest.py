@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -39,10 +40,11 @@ def crds(kubeconfig: Path) -> Iterator[Kube]:
 
 @dataclass
 class RunningOperator:
-    """One operator in a thread; ``calls`` are the API calls that it made."""
+    """One operator in a thread. ``calls``: the API calls that it made; ``acted``: when it wrote, monotonic seconds."""
 
     config: OperatorConfig
     calls: list[Call] = field(default_factory=list)
+    acted: list[float] = field(default_factory=list)
     thread: threading.Thread | None = None
     error: BaseException | None = None
 
@@ -50,7 +52,7 @@ class RunningOperator:
         ready: Future[None] = Future()
 
         async def main() -> None:
-            operator = await Operator.build(self.config, record=self.calls.append)
+            operator = await Operator.build(self.config, record=self.record)
             self._stop = asyncio.Event()
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.current_task()
@@ -71,6 +73,11 @@ class RunningOperator:
         self.thread.start()
         ready.result(30)
         return self
+
+    def record(self, call: Call) -> None:
+        self.calls.append(call)
+        if call[2] in WRITES and call[1] != "leases":
+            self.acted.append(time.monotonic())
 
     @property
     def alive(self) -> bool:
@@ -132,9 +139,14 @@ class Nodes:
         status = {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
         self._status("node", self.names[name], status)
 
+    def fail(self, name: str) -> None:
+        """Its kubelet says that it is not well: the node controller marks its pods and evicts them."""
+        condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "a test says so"}
+        self._status("node", self.names[name], {"conditions": [condition]})
+
     def beat(self) -> None:
         """Heartbeats: without them the node controller gives the nodes up after most of a minute."""
-        for full in self.names.values():
+        for full in tuple(self.names.values()):
             lease = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",

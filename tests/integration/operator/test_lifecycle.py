@@ -371,13 +371,26 @@ def test_op17_a_second_operator_takes_over_when_the_first_is_gone(world: World) 
     second = world.operator()
     time.sleep(4)
     assert acting(second.writes) == [], "it stands by"
-    first.crash()
-    before = len(acting(first.writes))
+    for edit in range(1, 21):
+        change = json.dumps({"spec": {"gpuBudget": 10 + edit, "router": {"template": {"env": [tick(edit)]}}}})
+        world.kube("patch", "dd", "chat", "--type=merge", f"--patch={change}")
+        if edit == 10:
+            first.crash()
+    generation = (world.kube.get("dd", "chat") or {})["metadata"]["generation"]
+    assert generation >= 20
+    world.until(lambda: world.status()["observedGeneration"] == generation, "the last edit was acted upon")
+    router = world.kube.get("deployment", "chat-router")
+    assert router is not None
+    assert tick(20) in router["spec"]["template"]["spec"]["containers"][0]["env"]
     world.kube("scale", "dg/chat-decode", "--replicas=2")
     world.until_bound(2, role="decode")
-    assert acting(second.writes)
-    assert len(acting(first.writes)) == before
+    assert first.acted
+    assert min(second.acted) > max(first.acted), "they never act at the same time"
     assert second.alive
+
+
+def tick(number: int) -> Object:
+    return {"name": "TICK", "value": str(number)}
 
 
 def test_a_clean_stop_gives_the_lease_away_at_once(world: World) -> None:

@@ -72,6 +72,13 @@ def is_owned(item: Object, uid: str | None) -> bool:
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
 
 
+def is_free(item: Object) -> bool:
+    """Whether nothing controls the object and it is not on its way out, so that it may be adopted."""
+    metadata = item["metadata"]
+    owned = any(owner.get("controller") for owner in metadata.get("ownerReferences") or [])
+    return not owned and not metadata.get("deletionTimestamp")
+
+
 def must_be_free(item: Object, deployment: DisaggDeployment) -> None:
     """Make sure that no other controller owns the object.
 

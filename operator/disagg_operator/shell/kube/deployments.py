@@ -235,6 +235,16 @@ class DeploymentReconciler:
             PODS, namespace=deployment.namespace, selector=children.selector(deployment.name)
         )
         serving = [pod for pod in found if labels.ROLE in pod["metadata"]["labels"]]
+        by_name = {group.name: group for group in work.groups.values()}
+        adopted = False
+        for pod in serving:
+            group = by_name.get(pod["metadata"]["labels"].get(labels.GROUP_LABEL, ""))
+            if group is not None and children.is_free(pod):
+                await self._pods.adopt(pod, group)
+                adopted = True
+        if adopted:
+            await self._read_pods(work)
+            return
         work.pods = {
             pod["metadata"]["name"]: pod for pod in serving if any(children.is_owned(pod, uid) for uid in owners)
         }
@@ -347,6 +357,8 @@ class DeploymentReconciler:
 
     async def _announce(self, work: Pass, assignments: tuple[Assignment, ...]) -> None:
         status = work.deployment.status
+        if status.placement.assignments == assignments:
+            return
         placement = status.placement.model_copy(update={"assignments": assignments})
         await self._write_status(work, status.model_copy(update={"placement": placement, "conditions": _own(status)}))
 

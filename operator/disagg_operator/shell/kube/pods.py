@@ -14,6 +14,7 @@ from disagg_operator.core.status import Note
 from disagg_operator.errors import ApiError, Conflict, Forbidden, NotFound
 from disagg_operator.render.configs import Surroundings
 from disagg_operator.render.instances import NewInstance, instance_name, pod
+from disagg_operator.render.metadata import owned_by_group
 from disagg_operator.render.patches import mark_draining, unmark_draining
 from disagg_operator.shell.kube.api import Api, Object
 from disagg_operator.shell.kube.drains import Drains
@@ -69,6 +70,15 @@ class Pods:
         ]
         return done
 
+    async def adopt(self, pod: Object, group: DisaggGroup) -> None:
+        """Take in a pod of ours that lost its owner, as it is after ``kubectl delete dg --cascade=orphan``."""
+        metadata = pod["metadata"]
+        owners = [*(metadata.get("ownerReferences") or []), *owned_by_group(group)]
+        # With the version that was read: somebody else may adopt it at the same time.
+        body = {"metadata": {"ownerReferences": owners, "resourceVersion": metadata["resourceVersion"]}}
+        await self._api.patch(PODS, metadata["name"], body, namespace=metadata["namespace"])
+        log.info("%s/%s: adopted by %s", metadata["namespace"], metadata["name"], group.name)
+
     async def _create(self, action: Create, deployment: DisaggDeployment, group: DisaggGroup, done: Applied) -> None:
         suffix = "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))
         name = instance_name(group.name, suffix)
@@ -80,8 +90,7 @@ class Pods:
             )
             done.changed = True
         except Forbidden as error:
-            quota = "exceeded quota" in str(error)
-            reason = Reason.QUOTA_EXCEEDED if quota else Reason.FORBIDDEN
+            reason = Reason.QUOTA_EXCEEDED if is_quota(error) else Reason.FORBIDDEN
             done.failure = Failure(reason, _refusal(action.role, name, group.name, error))
         except Conflict:
             # The name is taken, which the next pass answers with another one.
@@ -114,6 +123,15 @@ class Pods:
         except (NotFound, Conflict):
             log.info("%s/%s changed before it could be written; looking again", namespace, name)
         done.changed = True
+
+
+_QUOTA_WORDS = ("exceeded quota", "failed quota", "usage per Container", "usage per Pod", "limit to request ratio per")
+"""What the admission plugins ResourceQuota and LimitRanger say; they share code and reason with a missing right."""
+
+
+def is_quota(error: ApiError) -> bool:
+    """Whether a ResourceQuota or a LimitRange refused, rather than a missing right."""
+    return any(words in str(error) for words in _QUOTA_WORDS)
 
 
 def _refusal(role: Role, pod_name: str, group_name: str, error: ApiError) -> str:
