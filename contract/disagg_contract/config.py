@@ -191,6 +191,11 @@ class OperatorConfig(Config):
     namespace: str = setting("", "namespace to watch; empty: all")
     image: str = setting("disagg:0.1.0", "image of workers, routers and planners where the spec names none")
     image_pull_policy: str = setting("IfNotPresent", "pull policy of those pods")
+    image_pull_secrets: str = setting(
+        "", "Secrets to pull that image with, separated by commas; in the pods' namespace"
+    )
+    network_policies: bool = setting(False, "give every deployment NetworkPolicies")
+    trusted_namespaces: str = setting("", "namespaces, separated by commas, that those let at metrics and drains")
     prometheus_url: str = setting("", "Prometheus that planners ask where the spec names none")
     resync_seconds: float = setting(60.0, "every object is reconciled at least this often", above=0)
     lease_namespace: str = setting("", "namespace of the leader lease; empty: the pod's own")

@@ -21,13 +21,18 @@ from disagg_operator.core.target import compatibility
 class Surroundings:
     """What every program gets from its operator rather than from the spec.
 
-    ``image`` and ``image_pull_policy``: of pods whose spec names none. ``prometheus_url``: where planners look by
-    default. ``catalogue``: file with further GPUs and models, as the programs see it. ``version``: of this package.
+    ``image`` and ``image_pull_policy``: of pods whose spec names none; ``image_pull_secrets``: Secrets to pull it with.
+    ``prometheus_url``: where planners look by default. ``network_policies``: whether to render them, and
+    ``trusted_namespaces``: whose pods they let at workers besides routers. ``catalogue``: file with further GPUs and
+    models, as the programs see it. ``version``: of this package.
     """
 
     image: str = ""
     image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
     prometheus_url: str = ""
+    network_policies: bool = False
+    trusted_namespaces: tuple[str, ...] = ()
     catalogue: str = ""
     log_level: str = "info"
     version: str = ""

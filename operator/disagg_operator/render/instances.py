@@ -24,6 +24,7 @@ from disagg_operator.render.metadata import (
     owned_by_group,
     pod_environment,
     probe,
+    pull_secrets,
     resources,
     template_fields,
 )
@@ -57,9 +58,6 @@ def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, a
     section = deployment.spec.roles[new.role]
     engine = deployment.spec.engine
     real = engine.type is EngineType.VLLM
-    fields: Manifest = {}
-    if engine.image and engine.image_pull_secrets:
-        fields["imagePullSecrets"] = [{"name": name} for name in engine.image_pull_secrets]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -76,7 +74,7 @@ def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, a
         },
         "spec": {
             **template_fields(section.template),
-            **fields,
+            **pull_secrets(engine.image_pull_secrets if engine.image else around.image_pull_secrets),
             "tolerations": _tolerations(section.template, deployment.spec.placement.node_loss_seconds),
             "schedulingGates": [{"name": labels.SCHEDULING_GATE}],
             "restartPolicy": "Always",

@@ -1,5 +1,6 @@
 """Labels, owners and the parts of a manifest that every object of ours shares."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from disagg_contract import labels
@@ -88,6 +89,11 @@ def template_fields(template: PodTemplate) -> Manifest:
     if template.runtime_class_name:
         found["runtimeClassName"] = template.runtime_class_name
     return found
+
+
+def pull_secrets(names: Sequence[str]) -> Manifest:
+    """The pod's field that names Secrets to pull its image with; empty without any."""
+    return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
 def resources(template: PodTemplate, *, devices: dict[str, str] | None = None) -> Manifest:

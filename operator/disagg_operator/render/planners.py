@@ -17,6 +17,7 @@ from disagg_operator.render.metadata import (
     owned_by_deployment,
     pod_environment,
     probe,
+    pull_secrets,
     resources,
     selector_labels,
     template_fields,
@@ -77,6 +78,7 @@ def planner_deployment(deployment: DisaggDeployment, *, around: Surroundings) ->
                 },
                 "spec": {
                     **template_fields(planner.template),
+                    **pull_secrets(around.image_pull_secrets),
                     "serviceAccountName": name,
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,

@@ -49,6 +49,7 @@ OPERATOR_RULES = (
     Rule("apps", ("deployments",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule("rbac.authorization.k8s.io", ("roles", "rolebindings"), ("get", "list", "create", "patch", "delete")),
     Rule("policy", ("poddisruptionbudgets",), ("get", "list", "create", "patch", "delete")),
+    Rule("networking.k8s.io", ("networkpolicies",), ("get", "list", "create", "patch", "delete")),
     Rule("events.k8s.io", ("events",), ("create",)),
     Rule("", ("nodes",), ("get", "list", "watch"), scope="cluster"),
     Rule("", ("namespaces",), ("list", "watch"), scope="cluster"),

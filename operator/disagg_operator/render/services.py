@@ -17,6 +17,7 @@ from disagg_operator.render.metadata import (
     owned_by_deployment,
     pod_environment,
     probe,
+    pull_secrets,
     resources,
     selector_labels,
     template_fields,
@@ -94,6 +95,7 @@ def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> 
                 "metadata": {"labels": pod_labels, "annotations": dict(router.template.annotations)},
                 "spec": {
                     **with_anti_affinity(template_fields(router.template), deployment),
+                    **pull_secrets(around.image_pull_secrets),
                     "serviceAccountName": name,
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,

@@ -51,6 +51,7 @@ from disagg_operator.render.budgets import disruption_budgets
 from disagg_operator.render.configs import Surroundings, needs_planner
 from disagg_operator.render.groups import group as render_group
 from disagg_operator.render.planners import planner_objects
+from disagg_operator.render.policies import network_policies
 from disagg_operator.render.reading import instance, router_view
 from disagg_operator.render.services import router_endpoint, router_objects
 from disagg_operator.shell.kube import children
@@ -217,6 +218,7 @@ class DeploymentReconciler:
         live = await children.observe(self._api, deployment)
         wanted = router_objects(deployment, around=self._around)
         wanted += disruption_budgets(deployment, version=self._around.version)
+        wanted += network_policies(deployment, around=self._around)
         planned = needs_planner(deployment)
         if planned:
             wanted += planner_objects(deployment, around=self._around)

@@ -151,6 +151,9 @@ class Operator:
         around = Surroundings(
             image=self.config.image,
             image_pull_policy=self.config.image_pull_policy,
+            image_pull_secrets=_names(self.config.image_pull_secrets),
+            network_policies=self.config.network_policies,
+            trusted_namespaces=_names(self.config.trusted_namespaces),
             prometheus_url=self.config.prometheus_url,
             version=__version__,
         )
@@ -251,6 +254,11 @@ async def _until(stop: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names that are separated by commas."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def _identity() -> str:

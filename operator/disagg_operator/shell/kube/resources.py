@@ -40,10 +40,11 @@ APP_DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
 ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 EVENTS: Final = Resource("events.k8s.io/v1", "Event", "events")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 
-CHILDREN: Final = (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, SERVICES, APP_DEPLOYMENTS, BUDGETS)
+CHILDREN: Final = (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, SERVICES, APP_DEPLOYMENTS, BUDGETS, NETWORK_POLICIES)
 """Kinds that are applied around the instances, in the order of creation."""
 BY_KIND: Final = {resource.kind: resource for resource in CHILDREN}
 """The same by kind; our own Deployment kind has another name."""
