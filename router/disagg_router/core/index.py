@@ -12,6 +12,7 @@ or stops answering.
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 MAX_BLOCKS: Final = 1 << 18
@@ -89,19 +90,20 @@ class _Recent:
 
     def __init__(self) -> None:
         self.stamps: dict[Hashable, int] = {}
-        self._prompts: deque[tuple[int, list[Hashable]]] = deque()
+        self._prompts: deque[tuple[int, Sequence[Hashable], int]] = deque()
+        """Stamp, hashes, and how many of them are left."""
         self._listed = 0
         self._stamp = 0
 
     def touch(self, hashes: Sequence[Hashable]) -> None:
-        """A prompt with these blocks was sent."""
+        """A prompt with these blocks was sent. They are kept, and must not change."""
         stamp = self._stamp = self._stamp + 1
         stamps = self.stamps
         for block in hashes:
             stamps[block] = stamp
-        self._prompts.append((stamp, list(hashes)))
+        self._prompts.append((stamp, hashes, len(hashes)))
         self._listed += len(hashes)
-        if self._listed > 2 * len(self.stamps) + SPARE_HASHES:
+        if self._listed > 2 * len(stamps) + SPARE_HASHES:
             self._clear()
 
     def forget_oldest(self, count: int) -> None:
@@ -109,27 +111,31 @@ class _Recent:
         stamps, prompts = self.stamps, self._prompts
         get = stamps.get
         while count:
-            stamp, hashes = prompts[0]
-            kept = len(hashes)
-            for block in reversed(hashes):
+            stamp, hashes, end = prompts[0]
+            kept = end
+            for block in islice(reversed(hashes), len(hashes) - end, None):
                 kept -= 1
                 if get(block) == stamp:
                     del stamps[block]
                     count -= 1
                     if not count:
                         break
-            self._listed -= len(hashes) - kept
+            self._listed -= end - kept
             if kept:
-                del hashes[kept:]
+                prompts[0] = stamp, hashes, kept
             else:
                 prompts.popleft()
 
     def _clear(self) -> None:
         """Leave out of the list what later prompts have."""
         get = self.stamps.get
-        kept = ((stamp, [block for block in hashes if get(block) == stamp]) for stamp, hashes in self._prompts)
-        self._prompts = deque((stamp, hashes) for stamp, hashes in kept if hashes)
-        self._listed = sum(len(hashes) for _, hashes in self._prompts)
+        self._listed = 0
+        prompts, self._prompts = self._prompts, deque()
+        for stamp, hashes, _ in prompts:
+            kept = [block for block in hashes if get(block) == stamp]
+            if kept:
+                self._prompts.append((stamp, kept, len(kept)))
+                self._listed += len(kept)
 
 
 def _leading(held: Mapping[Hashable, object], hashes: Sequence[Hashable]) -> int:
