@@ -48,13 +48,15 @@ def wishes(request: GangRequest) -> tuple[Wishes, ...]:
 
 @dataclass(slots=True)
 class Budget:
-    """Steps that the searches of one plan may still take. No search gets more than half of what is left."""
+    """Steps that the searches of one plan may still take. None of several gets more than half of what is left."""
 
     left: int
     hit: bool = False
+    alone: bool = False
 
     def share(self) -> int:
-        return max(1, self.left // 2) if self.left > 0 else 0
+        """Steps for the next search; 0 once all are spent."""
+        return max(0, self.left if self.alone else self.left // 2)
 
     def spend(self, packing: Packing) -> None:
         self.left -= packing.steps

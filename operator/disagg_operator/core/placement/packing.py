@@ -15,7 +15,7 @@ from disagg_operator.core.placement.search import search
 
 __all__ = ["STEP_LIMIT", "Apart", "Bounds", "Item", "Packing", "Together", "Vector", "pack"]
 
-STEP_LIMIT: Final = 20_000
+STEP_LIMIT: Final = 12_000
 
 
 @dataclass(frozen=True, slots=True)

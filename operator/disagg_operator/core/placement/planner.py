@@ -46,7 +46,7 @@ def plan(request: GangRequest, snapshot: Snapshot) -> Placed | NoRoom:
         return Placed(Domain("", "", ()), {})
     ground = Ground(request, snapshot)
     found = candidates(ground)
-    budget = Budget(request.step_limit)
+    budget = Budget(request.step_limit, alone=len(found) == 1)
     success = _first(ground, found, budget)
     if success is not None:
         return _placed(request, success, len(found), budget)

@@ -20,6 +20,8 @@ from disagg_operator.core.quantity import CPU, MEMORY, PODS, show
 
 MOST_PACKED = 64
 """Domains packed again for the answer."""
+_PART = 10
+"""Part of a plan's steps that looking for the rule in the way may take, each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _rule(ground: Ground, best: _Tried) -> tuple[str, dict[str, int]]:
     start = f"{len(request.pods)} pods would find the room in {best.domain.value}, but not "
     for words, relaxed in _relaxed(request):
         attempt = Plan(ground.asked(relaxed), wishes(relaxed)[-1])
-        packing = attempt.pack(best.members, Budget(request.step_limit))
+        packing = attempt.pack(best.members, Budget(request.step_limit // _PART, alone=True))
         if packing.bins is not None:
             return start + words, {}
     return start + "with all rules of its roles at once", {}

@@ -250,7 +250,8 @@ class _State:
         """Whether what is still to come may fit: all of it by how far bins can be filled, and each kind by itself."""
         if depth == len(self.items) or not (self.careful or settled):
             return True
-        self.steps += len(self.pools) // _WORK
+        # As many looks as there are shapes, for the fillings and for each kind and family to come.
+        self.steps += len(self.pools) * (1 + sum(map(bool, self.remaining)) + len(self.families)) // _WORK
         rooms = ((shape[1], len(bins)) for shape, bins in self.pools.items() if bins)
         if not self.fillings.enough(self.wanted, rooms):
             return False
