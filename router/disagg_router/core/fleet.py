@@ -6,8 +6,9 @@ did this router send it that has not ended?) are separate facts: health rounds, 
 and never touch the second. Load is changed by :class:`candidates.Charge` alone; a release after the worker left lands
 on the object that the charge was taken from.
 
-Workers of one model must agree on what block hashes mean (block size, tokenizer, template, hash scheme); one that does
-not is refused by name. Prefill and decode are paired only within one revision.
+Workers of one model and revision must agree on what block hashes mean (block size, tokenizer, template, hash scheme);
+one that does not is refused by name. Prefill and decode are paired only within one revision, so while an update replaces
+one by another that hashes otherwise, both serve, each among its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from disagg_router.core.candidates import Charge
 from disagg_router.errors import RegistrationRefusedError
 
 AGREEMENT: Final = ("block_tokens", "tokenizer_digest", "template_digest", "hash_digest")
-"""Fields of WorkerInfo that all workers of one model share."""
+"""Fields of WorkerInfo that all workers of one model and revision share."""
 
 
 class WorkerKey(NamedTuple):
@@ -235,7 +236,7 @@ class Fleet:
         if info.block_tokens < 1:
             raise RegistrationRefusedError("block_tokens", f"worker {row.name}: block_tokens is {info.block_tokens}")
         for other in self._workers.values():
-            if other.model != info.model:
+            if (other.model, other.info.revision) != (info.model, info.revision):
                 continue
             for name in AGREEMENT:
                 ours, theirs = getattr(other.info, name), getattr(info, name)

@@ -142,6 +142,7 @@ def test_rt11_a_worker_that_hashes_otherwise_is_refused(made, name):
     assert caught.value.reason == name
     assert len(list(made.fleet.workers)) == 1
     made.fleet.join(made.row(), replace(other, model="another model"))
+    made.fleet.join(made.row(), replace(other, revision="the next one"))
 
 
 def test_rt11_the_last_worker_takes_its_settings_along(made):
