@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import heappop, heappush, heapreplace
+from itertools import chain, pairwise
 
 from disagg_engine.batching import Admission, BatchingConfig, BatchPolicy
 from disagg_engine.timemodel import CountedTimeModel
 from disagg_load.columns import Columns
+from disagg_load.errors import WorkloadError
 from disagg_simulator.deployment import Deployment, Group, Ledger, Mode
 from disagg_simulator.gaps import Windows
 from disagg_simulator.options import DEFAULTS, Lane, Options
@@ -22,9 +24,25 @@ from disagg_simulator.routing import Routing, routing_for
 
 
 def applies(deployment: Deployment, requests: Columns, options: Options) -> bool:
-    """Whether this lane can do such a run; everything else is the cluster lane's."""
+    """Whether this lane can do such a run; everything else is the cluster lane's.
+
+    What is not named here has its default value, or the answer is no: a setting that is added is not overlooked.
+    """
+    known = (
+        Deployment(
+            mode=Mode.COLOCATED,
+            workers=deployment.workers,
+            link=deployment.link,
+            transfer=deployment.transfer,
+            first_token=deployment.first_token,
+            routing=deployment.routing,
+            overlap_weight=deployment.overlap_weight,
+        )
+        if deployment.mode is Mode.COLOCATED
+        else None
+    )
     return (
-        deployment.mode is Mode.COLOCATED
+        deployment == known
         and requests.priorities is None
         and replace(options, lane=Lane.AUTO, gaps=False) == DEFAULTS
         and options.lane in (Lane.AUTO, Lane.FAST)
@@ -34,13 +52,12 @@ def applies(deployment: Deployment, requests: Columns, options: Options) -> bool
 
 
 def _plain(group: Group) -> bool:
-    """Whether a group has blocks, and batches in the one way this lane knows, whatever other settings there are."""
+    """Whether a group has blocks, and batches in the one way this lane knows."""
     batching = group.batching
-    return (
-        group.ledger is Ledger.BLOCKS
-        and isinstance(group.time_model, CountedTimeModel)
-        and batching
-        == BatchingConfig(
+    known = Group(
+        instance=group.instance,
+        time_model=group.time_model,
+        batching=BatchingConfig(
             role=batching.role,
             policy=BatchPolicy.PREFILL_FIRST,
             admission=Admission.RESERVE,
@@ -49,8 +66,14 @@ def _plain(group: Group) -> bool:
             chunk_tokens=batching.chunk_tokens,
             max_sequences=batching.max_sequences,
             watermark=batching.watermark,
-        )
+        ),
+        replicas=group.replicas,
+        kv_capacity_tokens=group.kv_capacity_tokens,
+        ledger=Ledger.BLOCKS,
+        block_tokens=group.block_tokens,
+        startup_seconds=group.startup_seconds,
     )
+    return group == known and isinstance(group.time_model, CountedTimeModel)
 
 
 def simulate_prefixes(
@@ -61,7 +84,11 @@ def simulate_prefixes(
     options: Options = DEFAULTS,
     routing: Routing | None = None,
 ) -> Recording:
-    """Run `requests` through a deployment that this lane `applies` to. `routing`: instead of its policy."""
+    """Run `requests` through a deployment that this lane `applies` to. `routing`: instead of its policy.
+
+    Raises WorkloadError where arrivals are no numbers that ascend, or a request has no tokens.
+    """
+    _check(requests)
     recording = Recording.empty(deployment, requests, seed=seed, gaps=options.gaps)
     windows = Windows() if options.gaps else None
     prompts = Prompts(requests, deployment)
@@ -70,6 +97,20 @@ def simulate_prefixes(
     if windows is not None and recording.gaps is not None:
         recording.gaps.seconds, recording.gaps.count = windows.expanded()
     return recording
+
+
+def _check(requests: Columns) -> None:
+    for name in ("input_tokens", "output_tokens"):
+        column = getattr(requests, name)
+        if min(column, default=1) < 1:
+            number = next(number for number, tokens in enumerate(column) if tokens < 1)
+            raise WorkloadError(f"request {number} has {name} {column[number]}; it must be at least 1")
+    times = requests.arrival_seconds
+    for number, (before, time) in enumerate(pairwise(chain((0.0,), times))):
+        if not before <= time < NEVER:
+            raise WorkloadError(
+                f"request {number} arrives at {time} s, after {before} s; arrivals must be numbers that ascend"
+            )
 
 
 def _instances(

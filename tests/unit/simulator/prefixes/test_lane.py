@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disagg_load.errors import WorkloadError
 from disagg_simulator.cluster import simulate_cluster
 from disagg_simulator.deployment import Ledger
 from disagg_simulator.options import DEFAULTS, Fault, Lane, Options
@@ -139,3 +140,23 @@ def test_other_instances_are_left_to_the_cluster(fleet, shared_prefixes):
     ):
         assert not applies(other, requests, DEFAULTS)
     assert not applies(fleet("kv"), replace(requests, priorities=array("i", range(5))), DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    "times", [[0.0, 2.0, 1.0], [0.0, float("nan"), 1.0], [float("nan")], [0.0, float("inf")], [-1.0]]
+)
+def test_arrivals_that_do_not_ascend_are_named(fleet, columns, times):
+    requests = columns([(time, 10, 5, [1]) for time in times], 16)
+    with pytest.raises(WorkloadError, match="arrivals must be numbers that ascend"):
+        simulate_prefixes(fleet("kv"), requests, seed=0)
+
+
+@pytest.mark.parametrize(("tokens", "name"), [((0, 5), "input_tokens 0"), ((5, -1), "output_tokens -1")])
+def test_a_request_without_tokens_is_named(fleet, columns, tokens, name):
+    with pytest.raises(WorkloadError, match=f"request 1 has {name}"):
+        simulate_prefixes(fleet("kv"), columns([(0.0, 5, 5, []), (0.0, *tokens, [])], 16), seed=0)
+
+
+def test_a_run_without_requests_is_empty(fleet, columns):
+    run = simulate_prefixes(fleet("kv"), columns([], 16), seed=0)
+    assert (len(run.finish), run.end_seconds) == (0, 0.0)
