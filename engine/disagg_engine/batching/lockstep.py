@@ -136,9 +136,9 @@ class Lockstep:
             return []
         return [sequence for sequence in due if sequence.lockstep is self]
 
-    def grown(self, sequence: Sequence) -> None:
-        """The member has got a block more."""
-        sequence.room += self._block
+    def grown(self, sequence: Sequence, blocks: int = 1) -> None:
+        """The member has got so many blocks more."""
+        sequence.room += blocks * self._block
         self._growths.setdefault(sequence.room - sequence.held, []).append(sequence)
 
     def steps_with_room(self, free_blocks: int, limit: int) -> int:

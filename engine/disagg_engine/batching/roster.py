@@ -235,11 +235,12 @@ class Roster:
 
     def grow_ahead(self, *, stop_step: int) -> None:
         """Room for the steps of a window after its first, before `stop_step`; it was seen that there is enough."""
-        lockstep = self.lockstep
+        lockstep, block = self.lockstep, self._block
         for step in range(lockstep.steps + 1, stop_step):
             for sequence in sorted(lockstep.growing(step), key=_order):
-                self.ledger.grow(sequence.request_id, sequence.room + 1)
-                lockstep.grown(sequence)
+                blocks = 1 + (stop_step - 1 - step) // block  # all that it needs before then
+                self.ledger.grow(sequence.request_id, sequence.room + blocks * block)
+                lockstep.grown(sequence, blocks)
 
     def make_room(self, sequence: Sequence, preempted: list[str], *, tokens: int = 1) -> bool:
         """Room for the sequence's next tokens, if need be by throwing out the last admitted of the lowest priority.
