@@ -195,7 +195,7 @@ def measure(number: int, seeds: int) -> dict[str, dict[str, Row]]:
 
 def markdown(table: dict[str, dict[str, Row]], number: int, seeds: int) -> str:
     lines = [
-        "| load | way | gangs accepted | by GPUs | refused though they fit | free GPUs on broken nodes | largest block |",
+        "| load | way | gangs accepted | by GPUs | overlooked | free GPUs on broken nodes | largest block |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for load, rows in table.items():

@@ -6,7 +6,7 @@ the domain that came closest, if it would fit there once that were empty: nothin
 placed or gone. Replacements for gangs that are placed already are not held up.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from disagg_operator.core.placement.planner import plan
@@ -34,11 +34,8 @@ class Line:
         known = self._waiting.get(owner)
         hold = None
         if answer.best_domain is not None:
-            alone = GangRequest(
-                pods=request.pods,
-                required=request.required,
-                within=answer.best_domain,
-                step_limit=request.step_limit,
+            alone = replace(
+                request, within=answer.best_domain, prefer=None, excluded=frozenset(), present=(), preemption=False
             )
             fits = request.required is not None and isinstance(plan(alone, snapshot.emptied()), Placed)
             hold = answer.best_domain if fits else None
