@@ -32,6 +32,8 @@ SWITCHES = (
     "fakeGpus.enabled",
     "rbac.aggregate",
     "tests.enabled",
+    "networkPolicy.enabled",
+    "operator.podDisruptionBudget.enabled",
 )
 EVERYTHING = tuple(f"{switch}=true" for switch in SWITCHES)
 NAMESPACED = ("scope=namespace", "fakeGpus.enabled=false")
@@ -65,7 +67,9 @@ def granted(role: Document) -> set[tuple[str, str, str]]:
 
 def combinations_of_any_two() -> list[dict[str, bool]]:
     """Few settings of the switches that put every two of them through all their four states."""
-    everything = [dict(zip(SWITCHES, states, strict=True)) for states in itertools.product((True, False), repeat=8)]
+    everything = [
+        dict(zip(SWITCHES, states, strict=True)) for states in itertools.product((True, False), repeat=len(SWITCHES))
+    ]
 
     def pairs(states: dict[str, bool]) -> set[tuple[tuple[str, bool], ...]]:
         return set(itertools.combinations(states.items(), 2))
@@ -114,6 +118,8 @@ def test_hc5_null_takes_a_default_away(render: Render, null: str) -> None:
         (("image.digest=latest",), (), "/image/digest"),
         (("fakeGpus.gpusPerNode=0",), (), "/fakeGpus/gpusPerNode"),
         (("fakeGpus=null",), (), "fakeGpus"),
+        (("operator.podDisruptionBudget.maxUnavailable=2",), (), "/operator/podDisruptionBudget/maxUnavailable"),
+        (("networkPolicy.metricsNamespaces={Upper}",), (), "/networkPolicy/metricsNamespaces"),
         (("scope=namespace", "fakeGpus.enabled=true"), (), "fakeGpus.enabled needs scope: cluster"),
         (("monitoring.enabled=true", "prometheus.enabled=false"), (), "monitoring.enabled needs a data source"),
     ],
@@ -206,6 +212,64 @@ def test_pk3_default_image_is_of_the_chart_version(render: Render, chart: Path) 
 def test_a_digest_wins_over_the_tag(render: Render) -> None:
     digest = "sha256:" + "0" * 64
     assert operator_config(render(f"image.digest={digest}")).image == f"disagg@{digest}"
+
+
+def test_pull_secrets_reach_every_pod(render: Render) -> None:
+    documents = render(*EVERYTHING, "imagePullSecrets[0].name=one", "imagePullSecrets[1].name=two")
+    for name, spec in pod_specs(documents).items():
+        assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}], name
+    assert operator_config(documents).image_pull_secrets == "one,two"
+    assert operator_config(render()).image_pull_secrets == ""
+
+
+def test_network_policies_choose_the_pods_that_they_are_about(render: Render) -> None:
+    documents = render(*EVERYTHING, "networkPolicy.metricsNamespaces={monitoring}")
+    pods = {
+        d["metadata"]["name"]: d["spec"]["template"]["metadata"]["labels"]
+        for d in documents
+        if d["kind"] == "Deployment"
+    }
+    policies = [d for d in documents if d["kind"] == "NetworkPolicy"]
+    assert {policy["metadata"]["name"] for policy in policies} == set(pods)
+    for policy in policies:
+        selector = policy["spec"]["podSelector"]["matchLabels"]
+        chosen = [name for name, own in pods.items() if selector.items() <= own.items()]
+        assert chosen == [policy["metadata"]["name"]]
+    config = operator_config(documents)
+    assert (config.network_policies, config.trusted_namespaces) == (True, "disagg-system,monitoring")
+    assert not [d for d in render() if d["kind"] == "NetworkPolicy"]
+    assert operator_config(render()).network_policies is False
+
+
+def test_network_policies_let_in_who_has_to_talk(render: Render) -> None:
+    documents = render(*EVERYTHING)
+    prometheus = named(documents, "NetworkPolicy", "disagg-prometheus")["spec"]["ingress"][0]
+    ours, planners = prometheus["from"]
+    grafana = named(documents, "Deployment", "disagg-grafana")["spec"]["template"]["metadata"]["labels"]
+    test = named(documents, "Pod", "disagg-test")["metadata"]["labels"]
+    for own in (grafana, test):
+        assert ours["podSelector"]["matchLabels"].items() <= own.items()
+    assert planners["namespaceSelector"] == {}
+    assert planners["podSelector"]["matchLabels"] == {labels.COMPONENT: labels.Component.PLANNER}
+    (web,) = prometheus["ports"]
+    container = pod_specs(documents)["Deployment/disagg-prometheus"]["containers"][0]
+    assert web["port"] in {port["name"] for port in container["ports"]}
+    own = named(render(*NAMESPACED, "networkPolicy.enabled=true"), "NetworkPolicy", "disagg-prometheus")
+    assert "namespaceSelector" not in own["spec"]["ingress"][0]["from"][1]
+
+
+def test_a_budget_decides_whether_a_node_drain_may_stop_the_operator(render: Render) -> None:
+    budget = named(render("operator.podDisruptionBudget.enabled=true"), "PodDisruptionBudget", "disagg-operator")
+    assert budget["spec"]["maxUnavailable"] == 0
+    pod = named(render(), "Deployment", "disagg-operator")["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= pod.items()
+    assert not [d for d in render() if d["kind"] == "PodDisruptionBudget"]
+
+
+def test_values_of_a_release_from_before_a_switch_existed_still_render(render: Render) -> None:
+    """``helm upgrade --reuse-values`` leaves the new chart without its new defaults."""
+    documents = render("networkPolicy=null", "operator.podDisruptionBudget=null")
+    assert operator_config(documents).network_policies is False
 
 
 def test_crds_survive_uninstall_by_choice(render: Render) -> None:
@@ -343,6 +407,7 @@ def test_dashboards_are_found_by_a_sidecar(render: Render) -> None:
         (("monitoring.enabled=true",), ["http://127.0.0.1:3000/d/disagg-overview", "service/disagg-grafana 3000:3000"]),
         (("fakeGpus.enabled=true",), ["kubectl get nodes --label-columns nvidia.com/gpu.clique"]),
         (("prometheus.enabled=false",), ["NOTE: neither prometheus.enabled nor prometheus.url is set"]),
+        (("networkPolicy.enabled=true", "prometheus.enabled=false"), ["name that namespace in"]),
         (NAMESPACED, ["serves this namespace only", "rbac.readNodes is false"]),
     ],
 )
