@@ -39,8 +39,8 @@ class Facts:
     """Everything the answers are computed from. ``domain``: where the gang is; ``no_room``: why one is nowhere.
 
     ``late``: instances that were just given back for missing their bind deadline. ``obstacle``: what keeps an update
-    from going on. ``retiring_ready``: instances of roles that left the spec and still serve. ``levels``: whether nodes
-    carry the labels that the placement names; None: nobody can tell.
+    from going on. ``retiring``: instances of roles that left the spec, of which ``retiring_ready`` serve. ``levels``:
+    whether nodes carry the labels that the placement names; None: nobody can tell.
     """
 
     roles: Mapping[Role, RoleTarget]
@@ -58,6 +58,7 @@ class Facts:
     obstacle: Obstacle | None = None
     paused: bool = False
     breach: Breach | None = None
+    retiring: int = 0
     retiring_ready: int = 0
     levels: "Levels | None" = None
 
@@ -180,6 +181,8 @@ def _ready(facts: Facts, gang: Answer) -> Answer:
                 kind, "False", Reason.PAUSED, "instances of an old revision serve, and spec.paused keeps them"
             )
         return Answer(kind, "False", Reason.UPDATING, "instances of an old revision still serve")
+    if facts.retiring:
+        return Answer(kind, "False", Reason.UPDATING, f"{facts.retiring} instances of roles that left the spec remain")
     if not any(count.desired for count in facts.counts.values()):
         return Answer(kind, "False", Reason.SCALED_TO_ZERO, "no instance is wanted, so nothing serves")
     router = facts.router
@@ -276,6 +279,8 @@ def _progressing(facts: Facts) -> Answer:
         return Answer(kind, "True", Reason.CREATING, "instances are being created")
     if any(count.updated_ready < count.desired for count in counts):
         return Answer(kind, "True", Reason.SCALING, "instances are being placed and started")
+    if facts.retiring:
+        return Answer(kind, "True", Reason.UPDATING, "instances of roles that left the spec are on their way out")
     return Answer(kind, "False", Reason.RECONCILED, "everything is as the spec asks")
 
 

@@ -63,7 +63,9 @@ class _Purse:
         return True
 
 
-def _remove(role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout, now: float) -> list[Action]:
+def _remove(
+    role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout, now: float, *, why: str = ""
+) -> list[Action]:
     actions: list[Action] = [
         Delete(instance, "it failed") for instance in mine if instance.failed and not instance.terminating
     ]
@@ -79,6 +81,7 @@ def _remove(role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout, now:
         elif instance.draining_since is not None and now - instance.draining_since >= role.drain_seconds:
             actions.append(Delete(instance, f"its drain took longer than {role.drain_seconds:g} s"))
     for instance, reason in _victims(role, serving, rollout):
+        reason = why or reason
         actions.append(Drain(instance, reason) if instance.ready else Delete(instance, reason))
     return actions
 
@@ -129,6 +132,9 @@ def _starved(target: Target, observed: Observed, unaffordable: int) -> Obstacle 
     )
 
 
+_LEFT = "its role left the spec"
+
+
 def _retire(target: Target, observed: Observed, *, forced: bool) -> list[Action]:
     """Roles that left the spec serve until the others do; they go at once where they hold the room that those need."""
     going = any(instance.draining for role in target.retiring for instance in observed.of(role))
@@ -137,10 +143,10 @@ def _retire(target: Target, observed: Observed, *, forced: bool) -> list[Action]
     for role in target.retiring.values():
         mine = observed.of(role.role)
         if go:
-            actions += _remove(role, mine, Rollout({}, {}), observed.now)
+            actions += _remove(role, mine, Rollout({}, {}), observed.now, why=_LEFT)
         else:
             idle = (instance for instance in mine if instance.serving and not instance.ready)
-            actions += [Delete(instance, "its role left the spec") for instance in idle]
+            actions += [Delete(instance, _LEFT) for instance in idle]
     return actions
 
 

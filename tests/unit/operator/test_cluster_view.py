@@ -128,6 +128,30 @@ async def test_a_heartbeat_of_a_node_frees_nothing() -> None:
     assert NODES.plural in script.listed
 
 
+async def test_a_node_is_lost_when_it_is_gone_or_not_heard_of_and_not_when_it_is_cordoned() -> None:
+    script = Script()
+    view = ClusterView(script, ledger=Ledger(), freed=lambda: None)  # type: ignore[arg-type]
+    assert not view.is_lost("n1"), "nothing is known before the first list"
+    task = asyncio.create_task(view.run())
+    try:
+        await asyncio.wait_for(view.synced(), 10)
+        assert not view.is_lost("n1")
+        assert view.is_lost("n2")
+        cordoned = node("n1", 4) | {"spec": {"unschedulable": True}}
+        script.events["nodes"].put_nowait({"type": "MODIFIED", "object": cordoned})
+        await until(lambda: not view.nodes["n1"].schedulable)
+        assert not view.is_lost("n1")
+        silent = node("n1", 4)
+        silent["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+        script.events["nodes"].put_nowait({"type": "MODIFIED", "object": silent})
+        await until(lambda: view.is_lost("n1"))
+        script.events["nodes"].put_nowait({"type": "MODIFIED", "object": node("n1", 4)})
+        await until(lambda: not view.is_lost("n1"))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_hc3_without_the_right_to_read_nodes_it_says_so_and_asks_rarely() -> None:
     script = Script()
     script.forbidden = True

@@ -120,6 +120,10 @@ def test_what_retires_keeps_the_deployment_available(make_instance: Make) -> Non
     starting = [make_instance(Role.PREFILL, "bound"), make_instance(Role.DECODE, "bound")]
     assert said(status(starting, retiring_ready=1), ConditionType.AVAILABLE)[:2] == ("True", "Updating")
     assert said(status(starting), ConditionType.AVAILABLE)[0] == "False"
+    serving = [make_instance(Role.PREFILL), make_instance(Role.DECODE)]
+    found = status(serving, retiring=1, retiring_ready=1)
+    assert said(found, ConditionType.READY)[:2] == ("False", "Updating"), "it is done when they are gone"
+    assert said(found, ConditionType.PROGRESSING)[:2] == ("True", "Updating")
 
 
 def test_what_may_change_without_a_new_partner(make_deployment: MakeDeployment) -> None:

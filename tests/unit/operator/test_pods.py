@@ -41,6 +41,12 @@ def create(api: Refusing, deployment: DisaggDeployment, group: DisaggGroup) -> A
     ("error", "reason"),
     [
         (lambda name: Forbidden(f'pods "{name}" is forbidden: exceeded quota: gpus'), Reason.QUOTA_EXCEEDED),
+        (
+            lambda name: Forbidden(
+                f'pods "{name}" is forbidden: minimum cpu usage per Container is 1, but request is 50m'
+            ),
+            Reason.QUOTA_EXCEEDED,
+        ),
         (lambda name: Forbidden(f'pods "{name}" is forbidden: no PriorityClass'), Reason.FORBIDDEN),
         (lambda name: ApiError(f'Pod "{name}" is invalid: spec', code=422), Reason.RECONCILE_FAILED),
     ],

@@ -250,7 +250,7 @@ def test_roles_that_left_serve_until_the_new_ones_do(make_instance: Make) -> Non
     assert decide(wanted, Observed(1.0, (*workers, *starting))).actions == ()
     up = tuple(replace(i, ready=True) for i in starting)
     assert decide(wanted, Observed(2.0, (*workers, *up))).actions == tuple(
-        Drain(i, "0 worker instances are wanted") for i in sorted(workers, key=lambda i: -i.created_at)
+        Drain(i, "its role left the spec") for i in sorted(workers, key=lambda i: -i.created_at)
     )
 
 

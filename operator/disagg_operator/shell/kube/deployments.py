@@ -401,6 +401,7 @@ class DeploymentReconciler:
             obstacle=work.obstacle,
             paused=target.paused,
             breach=breach,
+            retiring=sum(1 for item in instances if item.role in work.retiring and item.alive),
             retiring_ready=sum(1 for item in instances if item.role in work.retiring and item.serving and item.ready),
             levels=self._placer.levels(deployment.spec),
         )

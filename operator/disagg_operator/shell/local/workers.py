@@ -15,6 +15,7 @@ from disagg_contract.labels import Role as ContractRole
 from disagg_crds import DisaggDeployment, Role, group_name
 from disagg_operator.core.actions import Action, CancelDrain, Create, Delete, Drain
 from disagg_operator.core.fleet import Instance
+from disagg_operator.core.target import compatibility
 from disagg_operator.render.commands import Places, worker_command
 from disagg_operator.render.configs import Surroundings
 from disagg_operator.render.instances import instance_name
@@ -40,6 +41,7 @@ class Worker:
     role: Role
     gpus: int
     revision: str
+    pairing: str
     created_at: float
     child: Child
     grace_seconds: float
@@ -77,6 +79,7 @@ class Worker:
             gpus=self.gpus,
             created_at=self.created_at,
             revision=self.revision,
+            pairing=self.pairing,
             node=NODE,
             ready=self.ready,
             draining_since=self.draining_since,
@@ -213,6 +216,7 @@ class Workers:
             role=role,
             gpus=section.gpus_per_instance,
             revision=revision,
+            pairing=compatibility(self._deployment),
             created_at=now,
             child=Child(name=name, command=command, log=self._logs / f"{name}.log"),
             grace_seconds=float(section.template.termination_grace_period_seconds),
