@@ -19,7 +19,7 @@ from disagg_contract.discovery import WorkerInfo
 from disagg_contract.labels import Role
 from disagg_contract.listening import ListenError
 from disagg_contract.settings import to_args
-from disagg_engine.batching import BatchingLoop, Request
+from disagg_engine.batching import BatchingLoop, FirstToken, Request
 from disagg_engine.kv import BlockLedger, CountingLedger
 from disagg_engine.timemodel import Roofline
 from disagg_workers.errors import StartError
@@ -310,21 +310,54 @@ async def test_a_record_is_replayed_to_the_last_bit(start: Any, tmp_path: Path) 
             await drop(tasks.pop(-5))
     await asyncio.gather(*tasks)
     await eventually(lambda: site.worker.driver.counts().running == 0)
-    site.worker._log.close()
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    config = site.worker.simulated
-    loop = BatchingLoop(
-        config=config.loop.config,
-        time_model=Roofline(config.instance),
-        ledger=BlockLedger(capacity_tokens=lines[0]["capacity"], block_tokens=lines[0]["config"]["block_tokens"]),
-    )
-    kinds = replay(lines, loop)
+    kinds = replay_site(site, path)
     assert kinds["iteration"] > 40
     assert kinds["blocks"] > 40
     assert kinds["cancel"] > 0
     assert kinds["finish"] > 30
     assert kinds["preemption"] > 0
+
+
+async def test_records_of_a_pair_are_replayed_too(start: Any, tmp_path: Path) -> None:
+    """Pulls that arrive, one that fails and is computed at the decode worker, releases, a slowdown."""
+    paths = {role: tmp_path / f"{role}.jsonl" for role in (Role.PREFILL, Role.DECODE)}
+    prefill, decode = [
+        await start(role, iteration_log=str(path), time_scale=4.0, debug_endpoints=True) for role, path in paths.items()
+    ]
+    params = [await prefill.prefill(f"{number % 3} {WORDS * (1 + number % 4)}") for number in range(12)]
+    params[5] = {**params[5], "remote_port": 1}
+    replies = await asyncio.gather(
+        *(
+            decode.complete(
+                f"{number % 3} {WORDS * (1 + number % 4)}", max_tokens=30, kv_transfer_params=params[number]
+            )
+            for number in range(12)
+        )
+    )
+    assert [reply.status for reply in replies] == [200] * 12
+    await decode.send("POST", "/debug/slowdown", json={"factor": 2})
+    await decode.complete(WORDS, max_tokens=5, ignore_eos=True)
+    await eventually(lambda: len(prefill.worker.pins) <= 1)  # that of the pull that failed may wait for its lease
+    kinds = replay_site(decode, paths[Role.DECODE])
+    assert (kinds["arrival"], kinds["pulled"], kinds["pull-failed"], kinds["slowdown"]) == (13, 11, 1, 1)
+    kinds = replay_site(prefill, paths[Role.PREFILL])
+    assert kinds["arrival"] == 12
+    assert kinds["release"] >= 11
+
+
+def replay_site(site: Site, path: Path) -> Counter[str]:
+    """Replay a worker's record; it must end with the worker's own counts. How many lines it has of each kind."""
+    site.worker._log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    simulated = site.worker.simulated
+    loop = BatchingLoop(
+        config=simulated.loop.config,
+        time_model=Roofline(simulated.instance),
+        ledger=BlockLedger(capacity_tokens=lines[0]["capacity"], block_tokens=lines[0]["config"]["block_tokens"]),
+    )
+    kinds = replay(lines, loop)
     assert loop.counts() == site.worker.driver.counts()
+    return kinds
 
 
 def replay(lines: list[dict[str, Any]], loop: BatchingLoop) -> Counter[str]:
@@ -349,6 +382,14 @@ def replay(lines: list[dict[str, Any]], loop: BatchingLoop) -> Counter[str]:
                 loop.cancel(name, now=at)
             case "finish":
                 loop.finish(name, now=at)
+            case "pulled":
+                loop.kv_arrived(name, now=at, first_token=FirstToken(line["first"]))
+            case "pull-failed":
+                loop.kv_failed(name, now=at)
+            case "release":
+                loop.release(name, now=at)
+            case "slowdown":
+                loop.set_slowdown(line["factor"], now=at)
             case "plan":
                 preempted.extend(loop.plan(now=at).preempted)
             case "preemption":
@@ -358,7 +399,7 @@ def replay(lines: list[dict[str, Any]], loop: BatchingLoop) -> Counter[str]:
                 assert done.iteration.start_seconds == line["start"]
                 assert done.iteration.end_seconds == line["end"]
                 assert [[w.request_id, w.start_tokens, w.new_tokens, w.emits] for w in done.works] == line["works"]
-        if line["kind"] in ("arrival", "cancel"):
+        if line["kind"] in ("arrival", "pulled", "pull-failed", "cancel", "release"):
             loop.start_transfers(now=at)
     assert not preempted
     return Counter(line["kind"] for line in lines)
