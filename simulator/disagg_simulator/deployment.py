@@ -169,6 +169,12 @@ class Deployment:
                         value=group.instance.model.name,
                         wanted=f"the same in all groups, {self.groups[0].instance.model.name!r}",
                     )
+                if group.instance.kv_precision is not self.groups[0].instance.kv_precision:
+                    raise DeploymentError(
+                        field=f"{name}.instance.kv_precision",
+                        value=group.instance.kv_precision.value,
+                        wanted="the same in all groups, as KV travels as it is kept",
+                    )
 
     @property
     def groups(self) -> tuple[Group, ...]:

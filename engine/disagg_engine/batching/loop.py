@@ -294,6 +294,10 @@ class BatchingLoop:
         """Where the requests are."""
         return self._roster.counts()
 
+    def gaps_in_flight(self) -> SequenceOf[Gap]:
+        """Gaps of the window in flight that had ended when it was last cut; `complete` tells them again."""
+        return [gap for flight in self._in_flight for gap in flight.gaps]
+
     # ---- inputs, inside ----------------------------------------------------------------------------------------
 
     def _mark(self, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import nan
+from math import inf, nan, nextafter
 
 from disagg_contract.labels import Role
 from disagg_simulator.cluster.legs import Legs
@@ -36,7 +36,8 @@ class Changes(Legs):
             return
         now, role = self.now, member.role
         for_ever = for_ever or member.phase is Phase.DRAINING
-        member.loop.set_slowdown(member.slowdown, now=now)  # a window ends with the step in flight
+        # A window ends with the step in flight; one that ends just now is done.
+        member.loop.set_slowdown(member.slowdown, now=nextafter(now, inf))
         lost = list(member.live)
         for index in lost:
             self._count_tokens(member, index)

@@ -76,7 +76,7 @@ class Fleet:
 
     def lose(self, member: Member, *, now: float, for_ever: bool) -> None:
         """The instance is gone with all it had; what was dispatched to it has to be told as ended before `left`."""
-        member.close_books(now=now)
+        member.close_books(now=now, gaps=self._recording.gaps)
         member.renew()
         member.phase = Phase.GONE
         if for_ever:
@@ -85,7 +85,7 @@ class Fleet:
 
     def _stop(self, member: Member, *, now: float) -> None:
         if member.phase is not Phase.GONE:
-            member.close_books(now=now)
+            member.close_books(now=now, gaps=self._recording.gaps)
             member.renew()
             member.phase = Phase.GONE
         member.record.stopped_seconds = now

@@ -10,7 +10,7 @@ from disagg_engine.kv import BlockLedger, CountingLedger
 from disagg_engine.kv.protocol import KvLedger
 from disagg_simulator.cluster.landing import LandingLedger
 from disagg_simulator.deployment import Group, Ledger
-from disagg_simulator.recording import InstanceRecord
+from disagg_simulator.recording import Gaps, InstanceRecord
 
 NEVER = float("inf")
 
@@ -99,8 +99,11 @@ class Member:
         self.flight: Iteration | None = None
         self.slowdown = 1.0
 
-    def close_books(self, *, now: float) -> None:
-        """Put down what the process did, before it is gone or the run ends; an iteration under way counts in part."""
+    def close_books(self, *, now: float, gaps: Gaps | None) -> None:
+        """Put down what the process did, before it is gone or the run ends; an iteration under way counts in part.
+
+        A window under way has been cut by then. gaps: the run's, which its steps belong to.
+        """
         record = self.record
         counts = self.loop.counts()
         record.prefix_queried_tokens += counts.prefix_queried_tokens
@@ -113,6 +116,9 @@ class Member:
                 record.iterations += done
                 # A static batch computes ended sequences along.
                 record.output_tokens += done * min(flight.decode_sequences, counts.running)
+                if gaps is not None:
+                    for gap in self.loop.gaps_in_flight():
+                        gaps.add(gap.seconds, gap.sequences)
         if self.landing is not None:
             record.kv_dropped += self.landing.dropped
             record.peak_kv_tokens = max(record.peak_kv_tokens, self.landing.peak_tokens)

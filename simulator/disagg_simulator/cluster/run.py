@@ -146,7 +146,7 @@ class ClusterRun(Changes):
             if member.phase is not Phase.GONE:
                 if member.live:
                     member.loop.set_slowdown(member.slowdown, now=nextafter(record.end_seconds, inf))
-                member.close_books(now=record.end_seconds)
+                member.close_books(now=record.end_seconds, gaps=record.gaps)
             for index in member.live:
                 self._count_tokens(member, index)
         if self.options.concurrency:

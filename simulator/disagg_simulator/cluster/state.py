@@ -50,7 +50,7 @@ class RunState:
         self._routing = routing or routing_for(deployment, self._prompts, seed=seed)
         self._meter = meter
         self._links = Links(deployment.link)
-        self._kv_bytes = deployment.groups[0].instance.model.kv_bytes_per_token
+        self._kv_bytes = deployment.groups[0].instance.kv_bytes_per_token
         self._pair = deployment.mode is Mode.DISAGGREGATED
         self._push = deployment.transfer is Transfer.PUSH
         self._prefill_emits = deployment.first_token is FirstToken.PREFILL

@@ -64,7 +64,7 @@ def puller(deployment: Deployment, recording: Recording, prefills: Prefills) -> 
     """The function that starts transfers; it keeps the links."""
     link, sharing = deployment.link, deployment.link.sharing
     bandwidth, latency = link.bytes_per_second, link.latency_seconds
-    token_bytes = deployment.groups[0].instance.model.kv_bytes_per_token
+    token_bytes = deployment.groups[0].instance.kv_bytes_per_token
     alone, by_pair, by_source = sharing is Sharing.NONE, sharing is Sharing.PAIR, sharing is Sharing.SOURCE
     inputs, source = recording.requests.input_tokens, recording.prefill_instance
     due, blocked, releases = prefills.due, prefills.blocked, prefills.releases

@@ -12,8 +12,9 @@ from disagg_simulator.cluster.faults import schedule_faults
 from disagg_simulator.cluster.run import ClusterRun
 from disagg_simulator.deployment import Deployment, Link, Mode
 from disagg_simulator.errors import OptionError
-from disagg_simulator.options import Fault, FaultKind, Options
+from disagg_simulator.options import Fault, FaultKind, Lane, Options
 from disagg_simulator.recording import Outcome
+from disagg_simulator.simulate import simulate
 
 
 @pytest.fixture
@@ -122,3 +123,22 @@ def test_kv6_kv_of_a_lost_attempt_that_comes_late_is_dropped(pair, columns, inst
     assert recording.finish[0] == pytest.approx(1.5 + 513 / 512 + 3 * 0.1)
     assert recording.tokens[0] == 5
     assert recording.transfer_tokens == 512 + 513
+
+
+@pytest.mark.parametrize("at_seconds", [1.45, 1.0, 1.05])
+@pytest.mark.parametrize("cut", ["fault", "until"])
+def test_a_window_that_is_cut_short_leaves_its_gaps_and_tokens(pair, columns, cut, at_seconds):
+    """The gaps between tokens that were sent count, whatever became of the instance afterwards."""
+    if cut == "fault":
+        told = {"faults": (Fault(at_seconds=at_seconds, role=Role.DECODE, for_seconds=1.0),), "retry": False}
+    else:
+        told = {"until_seconds": at_seconds}
+    sent = {}
+    for lane in (Lane.CLUSTER, Lane.STEPPER):
+        options = Options(gaps=True, lane=lane, **told)
+        recording = simulate(pair(), columns([0.0], 512, 21), seed=0, options=options)
+        gaps = [seconds for seconds, n in zip(recording.gaps.seconds, recording.gaps.count, strict=True) if n == 1]
+        sent[lane] = len(gaps), recording.tokens[0], recording.instances[1].output_tokens
+        assert gaps == pytest.approx([0.1] * len(gaps))
+        assert len(gaps) == recording.tokens[0] - 1
+    assert sent[Lane.CLUSTER] == sent[Lane.STEPPER]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from disagg_contract.config import RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import FirstToken
+from disagg_engine.catalogue import Precision
+from disagg_engine.timemodel import Roofline
 from disagg_simulator.cluster import simulate_cluster
 from disagg_simulator.deployment import Deployment, Link, Mode, Sharing
-from disagg_simulator.options import Options
+from disagg_simulator.errors import DeploymentError
+from disagg_simulator.options import Lane, Options
 from disagg_simulator.recording import Outcome
+from disagg_simulator.simulate import simulate
 
 
 def parts(recording, index):
@@ -167,3 +173,31 @@ def test_at_equal_times_what_has_ended_is_seen_by_the_choice_and_what_arrives_by
     assert first != second
     assert (third, fourth) == (first, second)
     assert list(recording.prefill_start) == [0.0, 0.5, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("lane", [Lane.FAST, Lane.CLUSTER])
+def test_kv_travels_in_the_precision_it_is_kept_in(group, columns, instance, lane):
+    """Half the bytes, half the time on the link."""
+
+    def landed(precision: Precision) -> float:
+        kept = dataclasses.replace(instance, kv_precision=precision)
+        roles = {
+            role.value: (dataclasses.replace(group(role), instance=kept, time_model=Roofline(instance)),)
+            for role in (Role.PREFILL, Role.DECODE)
+        }
+        deployment = Deployment(mode=Mode.DISAGGREGATED, link=Link(bytes_per_second=1e9), **roles)
+        recording = simulate(deployment, columns([0.0], 512, 2), seed=0, options=Options(lane=lane))
+        return recording.finish[0]
+
+    seconds = 512 * instance.model.kv_bytes_per_token / 1e9
+    assert landed(Precision.FP16) - landed(Precision.FP8) == pytest.approx(seconds / 2)
+
+
+def test_groups_that_keep_kv_differently_cannot_exchange_it(group, instance):
+    half = dataclasses.replace(instance, kv_precision=Precision.FP8)
+    with pytest.raises(DeploymentError, match=r"decode\.instance\.kv_precision is 'fp8'"):
+        Deployment(
+            mode=Mode.DISAGGREGATED,
+            prefill=(group(Role.PREFILL),),
+            decode=(dataclasses.replace(group(Role.DECODE), instance=half),),
+        )
