@@ -1,12 +1,16 @@
-"""Drains of pods: tell the worker after the routers had time to see the mark, then ask until it is empty."""
+"""Drains of pods: tell the worker after the routers had time to see the mark, then ask until it is empty.
+
+A real engine knows nothing of drains. Its pod waits in its stop hook until nothing runs any more, so it may be deleted
+as soon as routers have seen the mark.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import aiohttp
 
-from disagg_contract import ports
+from disagg_contract import labels, ports
 from disagg_operator.render.reading import instance
 from disagg_operator.shell.drain import cancel_drain, drain_state, start_drain
 from disagg_operator.shell.kube.api import Object
@@ -49,13 +53,15 @@ class Drains:
         seen = instance(pod)
         return seen.draining and seen.alive
 
-    async def _ask(self, pod: Mapping[str, object]) -> bool:
+    async def _ask(self, pod: Object) -> bool:
         seen = instance(pod)
-        base = base_url(dict(pod))
+        base = base_url(pod)
         if base is None or seen.draining_since is None:
             return False
         if self._clock() - seen.draining_since < SETTLE_SECONDS:
             return False
+        if labels.WORKER_INFO in (pod["metadata"].get("annotations") or {}):
+            return True
         if seen.uid not in self._told:
             if await start_drain(self._session, base):
                 self._told.add(seen.uid)

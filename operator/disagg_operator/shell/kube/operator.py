@@ -37,6 +37,7 @@ from disagg_operator.shell.kube.metrics import Metrics
 from disagg_operator.shell.kube.placing import Placer
 from disagg_operator.shell.kube.queue import WorkQueue
 from disagg_operator.shell.kube.resources import DEPLOYMENTS, GROUPS
+from disagg_operator.shell.kube.versions import compare_versions
 from disagg_operator.shell.kube.watcher import Key, Watcher
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Operator:
         more: list[Coroutine[Any, Any, None]],
     ) -> None:
         loop = asyncio.get_running_loop()
+        await compare_versions(api, own=__version__)
         ledger = Ledger()
         waiting: set[tuple[str, str]] = set()
         pending: list[asyncio.TimerHandle] = []
