@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
 from disagg_contract import headers, ports
@@ -47,6 +47,8 @@ from disagg_workers.service import Service
 from disagg_workers.telemetry import Telemetry
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+WAITING_BYTES = 16 * 1024
+"""What may wait in a connection's buffer before its stream waits for the client."""
 
 
 @dataclass(slots=True)
@@ -206,9 +208,12 @@ class Front:
         )
         fresh = await generation.next()
         response = web.StreamResponse(headers=STREAM_HEADERS)
+        if http.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         await response.prepare(http)
         progress.stream = response
         opened: set[int] = set()
+        begun = False
         try:
             while fresh:
                 parts = []
@@ -227,7 +232,10 @@ class Front:
                             logprobs=(item.logprob,) if item.logprob is not None else None,
                         )
                     )
-                await response.write(b"".join(parts))
+                data = b"".join(parts)
+                if not (begun and _send_at_once(http, response, data)):
+                    await response.write(data)  # the first together with the head
+                    begun = True
                 fresh = await generation.next()
         except ApiError as error:
             await response.write(error_event(error))
@@ -363,6 +371,23 @@ def _timing(generation: Generation) -> dict[str, str]:
 
 def _logprobs(items: list[Sampled]) -> list[TokenLogprob]:
     return [item.logprob for item in items if item.logprob is not None]
+
+
+def _send_at_once(http: web.Request, response: web.StreamResponse, data: bytes) -> bool:
+    """Write a chunk of a stream under way past aiohttp's layers, which cost more than the write; False: it has to wait.
+
+    Only for a connection that stands and whose client keeps up; anything else is aiohttp's affair.
+    """
+    transport = http.transport
+    if (
+        transport is None
+        or not response.chunked
+        or transport.is_closing()
+        or transport.get_write_buffer_size() > WAITING_BYTES
+    ):
+        return False
+    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True
 
 
 async def serve(app: web.Application, *, host: str, port: int) -> tuple[web.AppRunner, int]:
