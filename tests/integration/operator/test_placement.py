@@ -148,6 +148,62 @@ def test_an_instance_larger_than_any_node_is_refused_by_name(world: World) -> No
     assert "needs 8 nvidia.com/gpu on one node and the largest has 4" in found["message"]
 
 
+def test_paired_instances_share_nodes_and_the_status_tells_how_well(world: World) -> None:
+    for name in ("a", "b"):
+        world.nodes.add(name, "left", gpus=3)
+    world.operator()
+    world.kube.apply(world.deployment(prefill=TWO, decode=TWO, placement={"stagePairing": "required"}))
+    pods = world.until_bound(4)
+    by_node = {
+        node: sorted(pod["metadata"]["labels"]["disagg.dev/role"] for pod in pods if pod["spec"]["nodeName"] == node)
+        for node in nodes_of(pods)
+    }
+    assert list(by_node.values()) == [["decode", "prefill"]] * 2
+    world.until(lambda: "all in" in world.status()["placement"].get("message", ""), "the status says where it is")
+    assert world.status()["placement"]["score"] == 1.0
+
+
+def test_pg9_a_spread_bounds_what_a_node_holds(world: World) -> None:
+    nodes = {world.nodes.add(name, "left", gpus=4) for name in ("a", "b")}
+    world.operator()
+    apart = {"spread": {"level": "kubernetes.io/hostname", "most": 1}}
+    external = {"autoscaling": {"mode": "external", "min": 2, "max": 3}, "minAvailable": 2, "placement": apart}
+    world.kube.apply(world.deployment(decode=external))
+    world.until_bound(3)
+    assert nodes_of(world.bound(role="decode")) == nodes
+    world.make_ready()
+    world.kube("scale", "dg/chat-decode", "--replicas=3")
+    world.until(lambda: "with at most 1 decode instances" in str(world.status()["conditions"]), "a third has no node")
+    assert len(world.bound(role="decode")) == 2
+
+
+def test_room_of_lower_priority_is_taken_only_when_told(world: World) -> None:
+    node = world.nodes.add("a", "left", gpus=2)
+    name = f"{world.kube.namespace}-high"
+    world.kube.apply(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
+    )
+    world.kube.apply(blocker(world, "foreign", node, 1))
+    wait_until(
+        lambda: (world.kube.get("pod", "foreign") or {})["spec"].get("nodeName"), "it is bound", timeout_seconds=60
+    )
+    world.operator()
+    roles = {role: {"replicas": 1, "template": {"priorityClassName": name}} for role in ("prefill", "decode")}
+    world.kube.apply(world.deployment(**roles))
+    world.until(lambda: world.reason("GangScheduled") == "InsufficientCapacity", "it does not evict by itself")
+    assert not (world.kube.get("pod", "foreign") or {})["metadata"].get("deletionTimestamp")
+    world.kube.apply(world.deployment(**roles, placement={"preemption": "lowerPriority"}))
+    world.until(
+        lambda: (world.kube.get("pod", "foreign") or {"metadata": {"deletionTimestamp": "gone"}})["metadata"].get(
+            "deletionTimestamp"
+        ),
+        "the scheduler evicts it",
+    )
+    world.nodes.run_pods("!disagg.dev/role")
+    world.until_bound(2)
+    world.kube("delete", "priorityclass", name)
+
+
 def test_a_gang_that_misses_its_deadline_is_given_back_and_tried_elsewhere(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
