@@ -122,6 +122,7 @@ def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, repl
         speculation=None if role is Role.PREFILL else arguments.speculation,
         scheduling_overhead_seconds=arguments.scheduling_overhead or 0.0,
         pipeline=instance.pipeline,
+        ranks=instance.data_parallel,
     )
     for field, value in (
         ("chunk_tokens", arguments.token_budget),

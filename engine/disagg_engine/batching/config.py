@@ -42,6 +42,8 @@ class BatchingConfig:
         request, on the instance that computes its prompt (case SM12). Part of TTFT, and 0 in all reference rows.
     speculation: draft tokens are verified several at a time; None: one token a step.
     pipeline: pipeline stages, which is how many iterations may be in flight.
+    ranks: data-parallel ranks that the room is divided among; a request lies on one of them, so it may need no more
+        than that one's. Which rank has room is not looked at: requests count as spread evenly.
     """
 
     role: Role = Role.WORKER
@@ -58,9 +60,10 @@ class BatchingConfig:
     scheduling_overhead_seconds: float = 0.0
     speculation: Speculation | None = None
     pipeline: int = 1
+    ranks: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("max_batched_tokens", "fill_tokens", "chunk_tokens", "max_sequences", "pipeline"):
+        for field in ("max_batched_tokens", "fill_tokens", "chunk_tokens", "max_sequences", "pipeline", "ranks"):
             value = getattr(self, field)
             if value < 1:
                 raise SettingError(field=field, value=value, wanted="at least 1")

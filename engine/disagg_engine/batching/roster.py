@@ -36,7 +36,7 @@ class Roster:
     def __init__(self, *, config: BatchingConfig, ledger: KvLedger) -> None:
         self._config = config
         self.ledger = ledger
-        self._capacity = ledger.capacity_tokens
+        self._largest = ledger.capacity_tokens // config.ranks
         self._block = ledger.block_tokens
         self._most = config.max_sequences
         self._headroom = int(config.watermark * ledger.capacity_tokens)
@@ -109,9 +109,9 @@ class Roster:
             raise DuplicateRequestError(request_id)
         self._submitted += 1
         needed = request.prompt_tokens + request.max_tokens - self.grows
-        if needed > self._capacity:
+        if needed > self._largest:
             self._refused += 1
-            raise RequestTooLargeError(request_id=request_id, needed_tokens=needed, capacity_tokens=self._capacity)
+            raise RequestTooLargeError(request_id=request_id, needed_tokens=needed, capacity_tokens=self._largest)
         sequence = Sequence.of(request, arrival_seconds=now)
         if not sequence.remote:
             sequence.ready_seconds += self._overhead

@@ -59,6 +59,15 @@ def test_wb2_reserve_counts_prompt_and_output(loop_of: Callable[..., BatchingLoo
         loop.submit(request("big", 784, 17), now=0.0)
 
 
+def test_wb2_a_request_lies_on_one_data_parallel_rank(loop_of: Callable[..., BatchingLoop]) -> None:
+    """Four ranks of 200 tokens each hold no request of 300, though the instance has room for 800."""
+    loop = loop_of(capacity=800, ranks=4)
+    with pytest.raises(RequestTooLargeError, match="holds 200 at most"):
+        loop.submit(request("big", 284, 16), now=0.0)
+    loop.submit(request("fits", 184, 16), now=0.0)
+    assert (loop.counts().refused, loop.counts().waiting) == (1, 1)
+
+
 def test_prefill_first_never_mixes_and_fills_up_to_the_limit(
     loop_of: Callable[..., BatchingLoop], driver: type
 ) -> None:
