@@ -212,3 +212,82 @@ def kept_after_clearing(kube: Kube, kept: Callable[[], bool]) -> bool:
         "patch", "dg", "upgraded", "--subresource=status", "--type=merge", "-p", '{"status": {"updatedReplicas": null}}'
     )
     return kept()
+
+
+def server_side(kube: Kube, manager: str, document: Document, *, check: bool = True) -> str:
+    arguments = ("apply", "--server-side", f"--field-manager={manager}", "-f", "-")
+    return kube(*arguments, stdin=yaml.safe_dump(document), check=check)
+
+
+def test_writers_apply_their_own_parts_without_conflicts(kube: Kube, rule_base: Build) -> None:
+    """A repository's document again and again, a second writer beside it, and the operator's status."""
+    whole = rule_base("DisaggDeployment", {"metadata": {"name": "applied"}})
+    whole["spec"]["prefill"]["template"] = {"env": [{"name": "A", "value": "1"}], "labels": {"team": "search"}}
+    head = {key: whole[key] for key in ("apiVersion", "kind", "metadata")}
+    server_side(kube, "repository", whole)
+    env = [{"name": "B", "value": "2"}]
+    gpu = {"gpu": {"type": "a100-80gb"}}
+    required = {"model": "opt-13b", "slo": whole["spec"]["slo"]}
+    part = {**required, "prefill": {**gpu, "replicas": 2, "template": {"env": env}}, "decode": whole["spec"]["decode"]}
+    server_side(kube, "platform", {**head, "spec": part})
+    server_side(kube, "repository", whole)
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Because",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    kube(
+        "apply", "--server-side", "--subresource=status", "--field-manager=disagg-operator", "-f", "-",
+        stdin=yaml.safe_dump({**head, "status": {"conditions": [condition]}}),
+    )  # fmt: skip
+    whole["spec"]["prefill"]["template"]["env"] = [{"name": "A", "value": "3"}]
+    server_side(kube, "repository", whole)
+    stored = kube.get("dd", "applied")
+    assert stored is not None
+    assert stored["spec"]["prefill"]["template"]["env"] == [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]
+    assert kube.condition("dd", "applied", "Ready")
+
+
+def test_who_says_something_else_is_told_whose_it_is(kube: Kube, rule_base: Build) -> None:
+    whole = rule_base("DisaggDeployment", {"metadata": {"name": "contested"}})
+    server_side(kube, "repository", whole)
+    whole["spec"]["prefill"]["replicas"] = 3
+    answer = server_side(kube, "somebody", whole, check=False)
+    assert 'conflict with "repository": .spec.prefill.replicas' in answer
+
+
+def test_the_operator_and_a_scaler_do_not_fight_over_replicas(kube: Kube, rule_base: Build) -> None:
+    """A group that somebody scales is applied without replicas afterwards, and keeps what the scaler wrote."""
+    group = rule_base("DisaggGroup", {"metadata": {"name": "shared-group"}})
+    server_side(kube, "disagg-operator", group)
+    kube("scale", "dg/shared-group", "--replicas=5")
+    del group["spec"]["replicas"]
+    group["metadata"]["labels"] = {"kept": "true"}
+    server_side(kube, "disagg-operator", group)
+    stored = kube.get("dg", "shared-group")
+    assert stored is not None
+    assert stored["metadata"]["labels"] == {"kept": "true"}
+    assert stored["spec"]["replicas"] == 5
+
+
+def test_every_field_of_the_spec_is_explained(kube: Kube) -> None:
+    """`kubectl explain` reads what the server publishes: no field without a sentence."""
+    document = json.loads(kube.raw("/openapi/v3/apis/disagg.dev/v1alpha1"))
+    kinds = {
+        name.rsplit(".", 1)[1]: node for name, node in document["components"]["schemas"].items() if ".disagg." in name
+    }
+
+    def silent(node: Document, path: str) -> list[str]:
+        found = []
+        for name, child in node.get("properties", {}).items():
+            inner = {**child, **child.get("items", {})}
+            if not child.get("description"):
+                found.append(f"{path}.{name}")
+            found += silent(inner, f"{path}.{name}")
+        return found
+
+    for kind in ("DisaggDeployment", "DisaggGroup"):
+        node = next(node for name, node in kinds.items() if name == kind)
+        for section in ("spec", "status"):
+            assert silent(node["properties"][section], f"{kind}.{section}") == []
