@@ -123,7 +123,14 @@ def configure(parser: Parser, name: str) -> None:
     add_run_options(parser)
     add_planner_options(parser)
     # The pods' own settings, so that what is compared with them is the same deployment.
-    parser.set_defaults(admission="preempt", first_token="decode", prefix_caching=True, routing="kv", prefill_burst=8)
+    pods = {
+        "admission": "preempt",
+        "first_token": "decode",
+        "prefix_caching": True,
+        "routing": "kv",
+        "prefill_burst": 8,
+    }
+    parser.set_defaults(**pods, defaults=pods)
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from disagg_cli.catalogues import read_catalogue
 from disagg_cli.errors import UsageError
 from disagg_cli.instances import build_instance, build_time_model
+from disagg_cli.simulation.idle import refuse_idle
 from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
@@ -74,7 +75,9 @@ def _own_flags(arguments: argparse.Namespace, role: str) -> list[str]:
 def build_deployment(arguments: argparse.Namespace) -> Deployment:
     """The deployment of a command line. Raises `UsageError`, also for a model that does not fit."""
     mode = mode_of(arguments)
-    if mode is not Mode.COLOCATED and (arguments.scheduler or arguments.token_budget):
+    refuse_idle(arguments, mode)
+    mixed = bool(getattr(arguments, "ratios", None))  # of a sweep: then this is about its colocated cells
+    if mode is not Mode.COLOCATED and (arguments.scheduler or arguments.token_budget) and not mixed:
         flag = "--scheduler" if arguments.scheduler else "--token-budget"
         raise UsageError(f"{flag} is about colocated instances; the mode is {mode}")
     if arguments.token_budget and arguments.scheduler != BatchPolicy.CHUNKED:
@@ -116,7 +119,7 @@ def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, repl
     instance = build_instance(own, catalogue)
     batching = BatchingConfig(
         role=role,
-        policy=BatchPolicy(arguments.scheduler or BatchPolicy.PREFILL_FIRST),
+        policy=BatchPolicy((role is Role.WORKER and arguments.scheduler) or BatchPolicy.PREFILL_FIRST),
         admission=Admission(arguments.admission),
         queue_order=QueueOrder(arguments.queue_order),
         speculation=None if role is Role.PREFILL else arguments.speculation,

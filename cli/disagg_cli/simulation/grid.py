@@ -213,7 +213,7 @@ def _figures(result: Result) -> Row:
         None if attainment is None else attainment.both,
         *interval,
         good,
-        None if good is None else good / result.gpus,
+        None if good is None else good / result.mean_gpus,
         result.throughput_requests_per_second,
         result.throughput_tokens_per_second,
         *points(result.ttft_seconds),

@@ -36,6 +36,9 @@ def requests_of(arguments: argparse.Namespace, mode: Mode) -> int:
 def build_load(arguments: argparse.Namespace, mode: Mode) -> Columns:
     """The requests of a command line with a rate. Raises `UsageError`."""
     _check(arguments)
+    for flag in ("rate", "burstiness"):
+        if getattr(arguments, "concurrency", None) and getattr(arguments, flag) is not None:
+            raise UsageError(f"--{flag} is about when requests arrive; with --concurrency they come when one ends")
     try:
         if arguments.trace:
             columns = _trace(arguments)

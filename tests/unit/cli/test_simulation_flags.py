@@ -329,3 +329,63 @@ def test_examples_in_help_are_command_lines_that_parse(name: str) -> None:
         parser = Parser(prog=f"disagg {name}")
         command.configure(parser, name)
         parser.parse_args(words[2:])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--link ib-800",
+        "--link nosuch",
+        "--link-sharing all",
+        "--transfer push",
+        "--first-token decode",
+        "--fill-tokens 100",
+        "--prefill 1 --decode 1 --prefill-burst 2",
+        "--scheduler chunked --prefill-burst 2",
+        "--scheduler static --max-batched-tokens 100",
+        "--mode decode-only --max-batched-tokens 100",
+        "--mode prefill-only --speculation 4:0.7",
+        "--mode decode-only --scheduling-overhead 2ms",
+        "--overlap-weight 3",
+        "--prefill 1 --decode 1 --startup 10s",
+        "--prefill 1 --decode 1 --planner-interval 10s",
+        "--prefill 1 --decode 1 --predictor arima",
+        "--no-retry",
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused_by_name(flags: str) -> None:
+    """The last flag of each line; where it has something to do it is taken, as other tests show."""
+    with pytest.raises(UsageError, match=f"{flags.rpartition('--')[2].split()[0]} is for "):
+        build_deployment(parsed(*flags.split()))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--prefill 1 --decode 1 --link ib-800 --link-sharing all --transfer push --first-token decode",
+        "--prefill 1 --decode 1 --fill-tokens 100",
+        "--prefill-burst 2 --max-batched-tokens 100 --speculation 4:0.7 --scheduling-overhead 2ms",
+        "--routing kv --overlap-weight 3 --fault kill:worker-0@1 --no-retry",
+        "--prefill 1 --decode 1 --prefill-max 2 --startup 10s --planner-interval 10s --predictor arima",
+    ],
+)
+def test_the_same_flags_are_taken_where_they_count(flags: str) -> None:
+    assert build_deployment(parsed(*flags.split())).groups
+
+
+@pytest.mark.parametrize("flags", [("--rate", "3"), ("--burstiness", "2")])
+def test_a_closed_loop_has_no_arrivals_of_its_own(flags: tuple[str, str]) -> None:
+    load = ("--input", "512", "--output", "64", "--concurrency", "4")
+    with pytest.raises(UsageError, match=f"{flags[0]} is about when requests arrive"):
+        build_load(parsed(*load, *flags), Mode.COLOCATED)
+
+
+def test_in_a_sweep_over_ratios_the_scheduler_is_that_of_colocated_cells() -> None:
+    arguments = parsed("--scheduler", "chunked", "--token-budget", "256", "--link", "ib-800")
+    arguments.ratios = ratios("1W,1P1D")
+    arguments.replicas, arguments.mode = 1, "colocated"
+    assert build_deployment(arguments).workers[0].batching.policy is BatchPolicy.CHUNKED
+    arguments.replicas, arguments.prefill, arguments.decode, arguments.mode = None, 1, 1, "disaggregated"
+    pair = build_deployment(arguments)
+    assert {group.batching.policy for group in pair.groups} == {BatchPolicy.PREFILL_FIRST}
+    assert pair.link.name == "ib-800"
