@@ -271,6 +271,45 @@ def test_the_operator_and_a_scaler_do_not_fight_over_replicas(kube: Kube, rule_b
     assert stored["spec"]["replicas"] == 5
 
 
+def test_the_next_version_reads_what_this_one_wrote_without_a_webhook(crds: Kube, kube: Kube, rule_base: Build) -> None:
+    """The steps of ADR 25 on a group of the test's own: served beside, stored, and the old one away."""
+    crd = yaml.safe_load(generated_files(version=VERSION)["crds/disagg.dev_disagggroups.yaml"])
+    crd["spec"]["group"] = "next.disagg.dev"
+    crd["spec"]["names"] |= {"shortNames": [], "categories": []}
+    crd["metadata"] = {"name": "disagggroups.next.disagg.dev"}
+    (old,) = crd["spec"]["versions"]
+    new = {**old, "name": "v1beta1", "storage": False}
+    crd["spec"]["versions"] = [old, new]
+    group = rule_base("DisaggGroup", {"metadata": {"name": "older"}}) | {"apiVersion": "next.disagg.dev/v1alpha1"}
+    try:
+        crds.apply(crd)
+        crds("wait", f"crd/{crd['metadata']['name']}", "--for=condition=Established", "--timeout=60s")
+        wait_until(lambda: "created" in kube.apply(group, check=False), "the kind is there", timeout_seconds=60)
+        read = kube.get("disagggroups.v1beta1.next.disagg.dev", "older")
+        assert read is not None
+        assert (read["apiVersion"], read["spec"]) == ("next.disagg.dev/v1beta1", group["spec"])
+
+        old["storage"], new["storage"] = False, True
+        old["deprecated"] = True
+        crds.apply(crd)
+
+        def rewritten() -> bool:
+            kube("label", "disagggroups.v1beta1.next.disagg.dev", "older", "stored=anew", "--overwrite")
+            found = crds.get("crd", crd["metadata"]["name"])
+            return bool(found and found["status"]["storedVersions"] == ["v1alpha1", "v1beta1"])
+
+        wait_until(rewritten, "both versions may lie in storage", timeout_seconds=60)
+        only_new = json.dumps({"status": {"storedVersions": ["v1beta1"]}})
+        crds("patch", "crd", crd["metadata"]["name"], "--subresource=status", "--type=merge", "-p", only_new)
+        crd["spec"]["versions"] = [new]
+        crds.apply(crd)
+        kept = kube.get("disagggroups.v1beta1.next.disagg.dev", "older")
+        assert kept is not None
+        assert kept["metadata"]["uid"] == read["metadata"]["uid"]
+    finally:
+        crds("delete", "crd", crd["metadata"]["name"], "--ignore-not-found", "--wait=true", "--timeout=60s")
+
+
 def test_every_field_of_the_spec_is_explained(kube: Kube) -> None:
     """`kubectl explain` reads what the server publishes: no field without a sentence."""
     document = json.loads(kube.raw("/openapi/v3/apis/disagg.dev/v1alpha1"))

@@ -1,7 +1,7 @@
 """A served version only grows (ADR 25).
 
-``served/`` holds the schemas as they were served last, without texts. ``DISAGG_UPDATE_GOLDEN=1`` writes them anew, which
-is part of a release and of nothing else.
+``served/`` holds the schemas as they were served last, without texts. ``DISAGG_UPDATE_SERVED=1`` writes them anew,
+which is part of a release and of nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_what_was_served_still_holds(kind: Kind) -> None:
     for version in versions:
         path = SERVED / f"{version['name']}-{kind.plural}.json"
         schema = version["schema"]["openAPIV3Schema"]
-        if os.environ.get("DISAGG_UPDATE_GOLDEN"):
+        if os.environ.get("DISAGG_UPDATE_SERVED"):
             path.write_text(json.dumps(bare(schema), indent=1, sort_keys=True) + "\n", encoding="utf-8")
         assert breaking_changes(json.loads(path.read_text(encoding="utf-8")), schema) == []
 
