@@ -9,7 +9,7 @@ import resource
 import sys
 from time import perf_counter, process_time
 
-from disagg_contract.config import RoutingPolicy
+from disagg_contract.choices import RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig
 from disagg_engine.catalogue import default

@@ -6,46 +6,26 @@ field carries its help text with the unit and the reason of the default.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, Final
 
 from disagg_contract import ports
+from disagg_contract.choices import Admission, BatchPolicy, PlannerMode, Predictor, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_contract.settings import Config, log_level_setting, setting
 
-
-class RoutingPolicy(StrEnum):
-    KV = "kv"
-    LEAST_LOADED = "least-loaded"
-    ROUND_ROBIN = "round-robin"
-
-
-class Predictor(StrEnum):
-    ARIMA = "arima"
-    CONSTANT = "constant"
-
-
-class PlannerMode(StrEnum):
-    ACTIVE = "active"
-    ADVISORY = "advisory"
-
-
-class BatchPolicy(StrEnum):
-    PREFILL_FIRST = "prefill-first"
-    CHUNKED = "chunked"
-    ITERATION = "iteration"
-    STATIC = "static"
-
-
-class QueueOrder(StrEnum):
-    FCFS = "fcfs"
-    SHORTEST_FIRST = "shortest-first"
-    PREEMPTIVE = "preemptive"
-
-
-class Admission(StrEnum):
-    RESERVE = "reserve"
-    PREEMPT = "preempt"
+__all__ = [
+    "CONFIGS",
+    "Admission",
+    "BatchPolicy",
+    "OperatorConfig",
+    "PlannerConfig",
+    "PlannerMode",
+    "Predictor",
+    "QueueOrder",
+    "RouterConfig",
+    "RoutingPolicy",
+    "WorkerConfig",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

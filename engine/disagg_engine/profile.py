@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disagg_contract.config import BatchPolicy
+from disagg_contract.choices import BatchPolicy
 from disagg_contract.profile import DecodePoint, PrefillPoint, Profile
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.errors import SettingError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
-from disagg_contract.config import RoutingPolicy
+from disagg_contract.choices import RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
 from disagg_engine.instance import Instance

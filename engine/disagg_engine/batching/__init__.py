@@ -51,7 +51,7 @@ A prefill instance with `FirstToken.PREFILL`, and `Admission.RESERVE`, is how th
 
 from typing import TYPE_CHECKING, Any
 
-from disagg_contract.config import Admission, BatchPolicy, QueueOrder
+from disagg_contract.choices import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.speculation import Speculation

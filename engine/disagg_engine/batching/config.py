@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from disagg_contract.config import Admission, BatchPolicy, QueueOrder
+from disagg_contract.choices import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
 from disagg_engine.batching.speculation import Speculation
 from disagg_engine.errors import SettingError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from disagg_contract.config import BatchPolicy, QueueOrder
+from disagg_contract.choices import BatchPolicy, QueueOrder
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.sequence import Sequence
 from disagg_engine.batching.view import View

@@ -22,7 +22,7 @@ from collections import deque
 from heapq import heappop, heappush
 from math import inf
 
-from disagg_contract.config import QueueOrder
+from disagg_contract.choices import QueueOrder
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.sequence import Sequence
 

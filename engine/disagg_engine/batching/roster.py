@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_contract.config import Admission, BatchPolicy
+from disagg_contract.choices import Admission, BatchPolicy
 from disagg_engine.batching.config import BatchingConfig
 from disagg_engine.batching.lockstep import Lockstep
 from disagg_engine.batching.queue import Queue

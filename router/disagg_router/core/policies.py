@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from disagg_contract.config import RoutingPolicy
+from disagg_contract.choices import RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_router.core.candidates import Candidate, CandidateT, Prompt
 from disagg_router.core.index import PrefixIndex

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from disagg_contract.config import BatchPolicy, RoutingPolicy
+from disagg_contract.choices import BatchPolicy, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Mode

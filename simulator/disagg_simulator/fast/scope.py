@@ -6,7 +6,7 @@ is added elsewhere and used makes the cluster lane run.
 
 from __future__ import annotations
 
-from disagg_contract.config import Admission, BatchPolicy, RoutingPolicy
+from disagg_contract.choices import Admission, BatchPolicy, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import BatchingConfig, FirstToken
 from disagg_load.columns import Columns
