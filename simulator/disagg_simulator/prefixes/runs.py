@@ -81,7 +81,7 @@ def find_runs(names: Sequence[Sequence[int]], filled: Sequence[bool]) -> tuple[R
             return _single(names)
         ends.append(end)
     lengths = list(map(len, forest.names))
-    if sum(lengths) != len(set(chain.from_iterable(names))):
+    if sum(lengths) != len(set(chain.from_iterable(forest.names))):
         return _single(names)
     ways: dict[int, list[int]] = {ROOT: []}
     return [_way(end, forest.before, ways) for end in ends], lengths
