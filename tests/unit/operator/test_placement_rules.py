@@ -196,6 +196,18 @@ def test_a_rule_about_an_unknown_level_says_so() -> None:
     assert "no node has the label rock" in result.message
 
 
+def test_groups_of_different_roles_are_not_taken_for_each_other() -> None:
+    """Both have an instance of two equal pods with a rack to choose, but one of them is bound to a single node."""
+    gang = (*instance("d", DECODE, pods=2, gpus=1), pod("p", PREFILL), *instance("q", PREFILL, pods=2, gpus=1))
+    rules = {
+        PREFILL: RoleRule(required=HOSTNAME, instance=RACK, spread=Spread(RACK, 2)),
+        DECODE: RoleRule(required=RACK, instance=RACK, spread=Spread(RACK, 2)),
+    }
+    rooms = cluster([node("n0", gpus=3, rack="b"), node("n1", gpus=4, rack="a"), node("n2", gpus=4, rack="b")])
+    where = placed(plan(GangRequest(pods=gang, rules=rules), rooms))
+    assert len({where[name] for name in ("p", "q-0", "q-1")}) == 1
+
+
 @dataclass(frozen=True)
 class Case:
     nodes: tuple[NodeView, ...]

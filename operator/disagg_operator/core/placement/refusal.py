@@ -143,7 +143,7 @@ def _oversized(ground: Ground) -> NoRoom | None:
             if nodes and need > largest:
                 message = (
                     f"{pod.name} needs {show(resource, need)} {resource} on one node and the largest has "
-                    f"{show(resource, largest)}; instances that span nodes are not supported"
+                    f"{show(resource, largest)}; only gpusPerPod spreads an instance over nodes"
                 )
                 return NoRoom(Reason.INSUFFICIENT_CAPACITY, message, None, {resource: need - largest})
     return None

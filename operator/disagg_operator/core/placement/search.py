@@ -112,7 +112,7 @@ class _State:
             bins.reverse()
 
     def _families(self) -> list[list[tuple[int, int, int]]]:
-        """Groups that are alike: each of one kind of item, as many, and free to choose among the same domains.
+        """Groups that are alike: each of one kind of item, as many, under the same rules and free to choose a domain.
 
         Given by group, kind and number of items. Whole groups fit into domains or not at all, so that counting their
         items alone would find room where there is none.
@@ -129,7 +129,10 @@ class _State:
             if len(kinds) == 1 and kinds[0] not in seen and tie.only is None:
                 seen.add(kinds[0])
                 number = self.remaining[kinds[0]]
-                found.setdefault((item.size, item.bins, tie.domains, number), []).append((group, kinds[0], number))
+                others = tuple(other for other in item.together if other != group)
+                rules = tuple(rule for rule, _ in item.apart)
+                alike = (item.size, item.bins, tie.domains, number, others, rules)
+                found.setdefault(alike, []).append((group, kinds[0], number))
         return [family for family in found.values() if len(family) > 1]
 
     def _open(self, number: int, kind: int) -> bool:
