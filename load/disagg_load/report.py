@@ -80,7 +80,8 @@ class Report:
     """The result of a replay. Times are modelled seconds (the client's seconds x time scale).
 
     `requests` = `completed` + `truncated` + the sum of `errors` + `unfinished`. `duration_seconds` runs from the first
-    dispatch to the end of the last request; rates are per that second.
+    dispatch to the end of the last request; rates are per that second. `requests_over_context`, of simulated replays
+    alone, counts what pods would refuse for being longer than the model's context; a real server's refusals are errors.
     """
 
     facts: ReplayFacts
@@ -106,6 +107,7 @@ class Report:
     e2e_seconds: Distribution | None
     attainment: Attainment | None
     records: tuple[RequestRecord, ...]
+    requests_over_context: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values, with a short form of each record."""
@@ -125,6 +127,7 @@ class Report:
             "errors": sum(self.errors.values()),
             "errors_by_kind": self.errors,
             "first_error": self.first_error or None,
+            "requests_over_context": self.requests_over_context,
             "duration_seconds": self.duration_seconds,
             "offered_requests_per_second": self.offered_requests_per_second,
             "throughput_requests_per_second": self.throughput_requests_per_second,

@@ -20,7 +20,11 @@ from disagg_simulator.statistics import Bools, Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Figures:
-    """Seconds of each request; `completed` says which were answered in full."""
+    """Seconds of each request; `completed` says which were answered in full.
+
+    over_context: requests whose prompt and answer together exceed the model's context. Pods refuse them with status
+    400; a simulation serves them like any other where they fit into the KV room.
+    """
 
     arrival: Floats
     queueing: Floats
@@ -31,13 +35,14 @@ class Figures:
     finish: Floats
     tokens: NDArray[np.int32]
     outcome: NDArray[np.uint8]
+    over_context: int
 
     @classmethod
     def of(cls, recording: Recording) -> Figures:
         """The figures of a recording. Requests that a run cut off at some time never saw are left out."""
         arrival = _array(recording.requests.arrival_seconds)
         outcome = np.frombuffer(recording.outcome, dtype=np.uint8)
-        seen = slice(0, int(np.searchsorted(arrival, recording.end_seconds, side="left")))
+        seen = slice(0, int(np.searchsorted(arrival, recording.end_seconds, side="right")))
         if outcome[seen.stop :].any():
             seen = slice(0, arrival.size)
         arrival, outcome = arrival[seen], outcome[seen]
@@ -64,6 +69,7 @@ class Figures:
             finish=finish,
             tokens=tokens,
             outcome=outcome,
+            over_context=_over_context(recording, arrival.size),
         )
 
     @property
@@ -82,6 +88,15 @@ class Figures:
         ttft = completed & (self.ttft <= slo.ttft_seconds)
         tpot = completed & ~(self.tpot > slo.tpot_seconds)
         return ttft, tpot
+
+
+def _over_context(recording: Recording, count: int) -> int:
+    prompts, answers = (
+        np.frombuffer(column, dtype=np.int32)[:count].astype(np.int64)
+        for column in (recording.requests.input_tokens, recording.requests.output_tokens)
+    )
+    longest = recording.deployment.groups[0].instance.model.max_context_tokens
+    return int(np.count_nonzero(prompts + answers > longest))
 
 
 def _array(column: Any) -> Floats:

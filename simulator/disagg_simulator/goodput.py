@@ -46,7 +46,9 @@ SAME = 1.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The outcome at one rate. low, high: 95 % interval of `attainment.both`. stable: False beyond capacity."""
+    """The outcome at one rate. low, high: 95 % interval of `attainment.both`. stable: False beyond capacity.
+    over_context: requests longer than the model's context, which pods would refuse.
+    """
 
     rate: float
     requests: int
@@ -54,6 +56,7 @@ class Trial:
     low: float
     high: float
     stable: bool = True
+    over_context: int = 0
 
     def passes(self, target: float) -> bool:
         """Whether this rate meets the target."""
@@ -135,6 +138,7 @@ class _Searcher:
         self._requests = search.requests
         self._most = search.requests * search.growth
         self._trials: dict[float, Trial] = {}
+        self._asked: dict[float, int] = {}
         self.evaluations = 0
 
     def run(self) -> Goodput:
@@ -149,7 +153,7 @@ class _Searcher:
             if rate is None:
                 break
             if rate in self._trials:
-                if self._trials[rate].requests >= self._most:
+                if self._asked[rate] >= self._most:
                     break
                 self._requests = self._most
             self._try(rate)
@@ -158,7 +162,7 @@ class _Searcher:
     def _try(self, rate: float) -> Trial:
         target = self._search.target
         trial = self._once(rate)
-        if trial.unsure(target) and trial.requests < self._most:
+        if trial.unsure(target) and self._asked[rate] < self._most:
             self._requests = self._most
             trial = self._once(rate)
         self._trials[rate] = trial
@@ -166,6 +170,7 @@ class _Searcher:
 
     def _once(self, rate: float) -> Trial:
         self.evaluations += 1
+        self._asked[rate] = self._requests
         return replace(self._evaluate(rate, self._requests), rate=rate)
 
     def _sorted(self) -> list[Trial]:
@@ -211,11 +216,13 @@ class _Searcher:
         """A rate at which a further trial must agree with the bracket, while one side has too few that do."""
         target = self._search.target
         trials = self._sorted()
+        if self._asked[lower.rate] < self._requests:
+            return lower.rate  # What passed in a short run may fail in a long one, such as its neighbours'.
         for factor, agreeing in CONFIRMATION:
             below = [t for t in trials if lower.rate / factor <= t.rate <= lower.rate]
             above = [t for t in trials if upper.rate <= t.rate <= upper.rate * factor]
             wrong = [t for t in below if not t.passes(target)] + [t for t in above if t.passes(target)]
-            again = next((trial.rate for trial in wrong if trial.requests < self._most), None)
+            again = next((trial.rate for trial in wrong if self._asked[trial.rate] < self._most), None)
             if again is not None:
                 return again
             if len(below) - 2 * sum(not t.passes(target) for t in below) < agreeing:

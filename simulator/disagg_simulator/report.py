@@ -45,9 +45,10 @@ class TtftParts:
 class Result:
     """The result of a simulation, in seconds of its clock.
 
-    `requests` = `completed` + `refused` + `failed` + `unfinished`. gpus: at the start. gpu_seconds: of all instances
-    while they existed, also those that a planner added. changed: whether any came or went. attainment_interval: of both
-    objectives, 95 %.
+    `requests` = `completed` + `refused` + `failed` + `unfinished`. requests_over_context: those of them that pods would
+    refuse, being longer than the model's context; they are served here. gpus: at the start. gpu_seconds: of all
+    instances while they existed, also those that a planner added. changed: whether any came or went.
+    attainment_interval: of both objectives, 95 %.
     """
 
     deployment: Deployment
@@ -59,6 +60,7 @@ class Result:
     refused: int
     failed: int
     unfinished: int
+    requests_over_context: int
     duration_seconds: float
     stability: Stability
     throughput_requests_per_second: float | None
@@ -103,6 +105,7 @@ class Result:
             "refused": self.refused,
             "failed": self.failed,
             "unfinished": self.unfinished,
+            "requests_over_context": self.requests_over_context,
             "duration_seconds": self.duration_seconds,
             "stable": self.stability.stable,
             "stability": {
@@ -231,6 +234,7 @@ def build_result(recording: Recording, slo: Slo) -> Result:
         refused=figures.count(Outcome.REFUSED),
         failed=figures.count(Outcome.FAILED),
         unfinished=figures.count(Outcome.UNFINISHED),
+        requests_over_context=figures.over_context,
         duration_seconds=duration,
         stability=stability,
         throughput_requests_per_second=per_second(figures.count(Outcome.COMPLETED)),

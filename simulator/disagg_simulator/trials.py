@@ -32,6 +32,7 @@ def verdict(recording: Recording, slo: Slo, *, rate: float) -> Trial:
         low=low,
         high=high,
         stable=not judge(figures).unstable,
+        over_context=figures.over_context,
     )
 
 

@@ -58,7 +58,8 @@ def replay_simulated(arguments: argparse.Namespace, workload: Workload, *, slo: 
             interrupted=False,
         ),
     )
-    return replace(report, tbt_seconds=build_result(recording, slo).tbt_seconds)
+    result = build_result(recording, slo)
+    return replace(report, tbt_seconds=result.tbt_seconds, requests_over_context=result.requests_over_context)
 
 
 def records_of(recording: Recording) -> list[RequestRecord]:

@@ -84,6 +84,7 @@ def to_json(found: Goodput, deployment: Deployment, arguments: argparse.Namespac
         "nearest_miss": _trial(found.nearest) if found.infeasible else None,
         "interval_requests_per_second": [found.low, found.high if isfinite(found.high) else None],
         "requests": shown.requests,
+        "requests_over_context": shown.over_context,
         "evaluations": found.evaluations,
         "trials": [_trial(trial) for trial in found.trials],
     }

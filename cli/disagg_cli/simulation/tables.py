@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from disagg_load.report import Distribution
-from disagg_load.shell.tables import show_seconds, show_share
+from disagg_load.shell.tables import say_over_context, show_seconds, show_share, show_table
 from disagg_simulator.deployment import Deployment, Mode
 from disagg_simulator.goodput import Goodput, Trial
 from disagg_simulator.report import Result
@@ -16,6 +16,11 @@ from disagg_simulator.report import Result
 def show_time(seconds: float) -> str:
     """A duration in at most seven letters, down to microseconds: queues are that short where nobody waits."""
     return f"{seconds * 1e6:.0f} µs" if 5e-7 <= seconds < 9.995e-4 else show_seconds(seconds)
+
+
+def show_rate(rate: float) -> str:
+    """Requests/s with two decimals, slow ones with three figures: 24.15, 0.952, 4.43e-05."""
+    return f"{rate:.2f}" if rate >= 1 or rate == 0 else f"{rate:.3g}"
 
 
 def describe(deployment: Deployment) -> str:
@@ -39,7 +44,7 @@ def print_result(result: Result, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("time", no_wrap=True)
     for heading in ("mean", "p50", "p90", "p99", "max", "SLO", "met"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     attainment = result.attainment
     met = ("-", "-") if attainment is None else (show_share(attainment.ttft), show_share(attainment.tpot))
     _row(table, "first token (TTFT)", result.ttft_seconds, show_seconds(result.slo.ttft_seconds), met[0])
@@ -52,7 +57,7 @@ def print_result(result: Result, console: Console) -> None:
     if result.tbt_seconds is not None:
         _row(table, "between tokens", result.tbt_seconds)
     _row(table, "whole request", result.e2e_seconds)
-    console.print(table)
+    show_table(table, console)
     if attainment is not None and result.attainment_interval is not None:
         low, high = (show_share(share) for share in result.attainment_interval)
         say(console, f"SLO attainment (both): [bold]{show_share(attainment.both)}[/bold] (95 %: {low} to {high})")
@@ -85,7 +90,7 @@ def _print_rates(result: Result, console: Console) -> None:
     if result.good_requests_per_second is not None:
         gpus += f", good requests {result.good_requests_per_second / result.mean_gpus:.2f}/s each"
     say(console, f"{', '.join(rates)}; {gpus}")
-    counts = f"{result.requests} requests: {result.completed} completed"
+    counts = f"{result.requests} request{'' if result.requests == 1 else 's'}: {result.completed} completed"
     for label in ("refused", "failed", "unfinished"):
         if count := getattr(result, label):
             counts += f", {count} {label}"
@@ -126,6 +131,8 @@ def _print_warnings(result: Result, console: Console) -> None:
         say(console, text, style="yellow")
     if result.refused:
         say(console, f"{result.refused} requests are larger than an instance's KV room", style="yellow")
+    if result.requests_over_context:
+        say(console, say_over_context(result.requests_over_context, result.requests), style="yellow")
 
 
 def unstable(result: Result) -> str:
@@ -145,11 +152,11 @@ def print_goodput(found: Goodput, deployment: Deployment, workload: str, console
     if len(found.trials) > 1:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("requests/s", "TTFT met", "TPOT met", "both", "95 %", "requests", ""):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for trial in found.trials:
             if found.best is None or abs(trial.rate / found.best.rate - 1) < 0.5:
                 table.add_row(*_trial(trial, found))
-        console.print(table)
+        show_table(table, console)
     if found.best is None:
         near = found.nearest
         say(
@@ -162,19 +169,21 @@ def print_goodput(found: Goodput, deployment: Deployment, workload: str, console
     rate = found.requests_per_second
     say(
         console,
-        f"goodput [bold]{rate:.2f} requests/s[/bold], {rate / deployment.gpus:.2f} a GPU "
+        f"goodput [bold]{show_rate(rate)} requests/s[/bold], {show_rate(rate / deployment.gpus)} a GPU "
         f"({deployment.gpus} GPU{'s' if deployment.gpus > 1 else ''}); "
         f"{show_share(found.best.attainment.both)} meet both there, {show_share(found.search.target)} are wanted",
     )
-    high = f"{found.high:.2f}" if found.high < float("inf") else "any rate"
-    say(console, f"between {found.low:.2f} and {high} for sure (95 %), {found.evaluations} simulations")
+    high = show_rate(found.high) if found.high < float("inf") else "any rate"
+    say(console, f"between {show_rate(found.low)} and {high} for sure (95 %), {found.evaluations} simulations")
+    if found.best.over_context:
+        say(console, say_over_context(found.best.over_context, found.best.requests), style="yellow")
 
 
 def _trial(trial: Trial, found: Goodput) -> tuple[str, ...]:
     attainment = trial.attainment
     remark = "goodput" if found.best is not None and trial.rate == found.best.rate else ""
     return (
-        f"{trial.rate:.3g}" if trial.rate < 1 else f"{trial.rate:.2f}",
+        show_rate(trial.rate),
         show_share(attainment.ttft),
         show_share(attainment.tpot),
         show_share(attainment.both),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from disagg_load.report import Distribution, Report
+
+TABLE_WIDTH = 120
+"""Letters that the widest table may take."""
 
 
 def show_seconds(value: float) -> str:
@@ -24,6 +28,15 @@ def show_share(value: float) -> str:
     return f"{percent:.1f} %"
 
 
+def say_over_context(count: int, requests: int) -> str:
+    """What is said where a simulation served requests that pods would not."""
+    longer = "1 request is" if count == 1 else f"{count} requests are"
+    return (
+        f"{longer} longer than the model's context ({show_share(count / requests)}): "
+        "simulated like any other here, refused by pods with status 400"
+    )
+
+
 def print_report(report: Report, console: Console) -> None:
     """Print the table, then the counts."""
     facts = report.facts
@@ -31,14 +44,14 @@ def print_report(report: Report, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("time", no_wrap=True)
     for heading in ("mean", "p50", "p90", "p99", "max", "SLO", "met"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     attainment = report.attainment
     met = ("-", "-") if attainment is None else (show_share(attainment.ttft), show_share(attainment.tpot))
     _row(table, "first token (TTFT)", report.ttft_seconds, show_seconds(report.slo.ttft_seconds), met[0])
     _row(table, "per token (TPOT)", report.tpot_seconds, show_seconds(report.slo.tpot_seconds), met[1])
     _row(table, "between tokens", report.tbt_seconds)
     _row(table, "whole request", report.e2e_seconds)
-    console.print(table)
+    show_table(table, console)
     if attainment is not None:
         _say(console, f"SLO attainment (both): [bold]{show_share(attainment.both)}[/bold]")
     rates = [
@@ -78,8 +91,16 @@ def _print_warnings(report: Report, console: Console) -> None:
     if report.late:
         text = "late requests are misses: this client could not keep up, so give it more CPU or a lower rate"
         _say(console, text, style="yellow")
+    if report.requests_over_context:
+        _say(console, say_over_context(report.requests_over_context, report.requests), style="yellow")
     if facts.time_scale != 1:
         _say(console, f"times are modelled seconds: the clock's times {facts.time_scale:g}", style="dim")
+
+
+def show_table(table: Table, console: Console) -> None:
+    """A table as wide as its figures, whatever the width: one that is cut or folded can't be read."""
+    table.width = Measurement.get(console, console.options.update(max_width=TABLE_WIDTH), table).maximum
+    console.print(table, soft_wrap=True)
 
 
 def _say(console: Console, text: str, *, style: str = "") -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from disagg_cli.simulation.tables import show_rate
+
 BASE = ("--model", "opt-13b", "--gpu", "a100-80gb")
 LENGTHS = ("--input", "512", "--output", "64")
 SLO = ("--ttft", "400ms", "--tpot", "40ms")
@@ -74,6 +76,35 @@ def test_until_leaves_requests_unfinished(said: Any) -> None:
     found = json.loads(said("simulate", *BASE, *LENGTHS, *FEW, "--rate", "3", "--until", "20s", "--json"))
     assert 0 < found["unfinished"] < 20
     assert found["requests"] < 100
+
+
+def test_requests_longer_than_the_context_are_said(said: Any, tmp_path: Path) -> None:
+    long = (*BASE, "--input", "2000", "--output", "100", "--requests", "50", "--ttft", "9s")
+    assert json.loads(said("simulate", *long, "--rate", "1", "--json"))["requests_over_context"] == 50
+    words = "50 requests are longer than the model's context (100.0 %)"
+    assert words in said("simulate", *long, "--rate", "1")
+    assert json.loads(said("goodput", *long, "--json"))["requests_over_context"] == 50
+    assert words in said("goodput", *long)
+    trace = tmp_path / "long.jsonl"
+    rows = [{"arrival_seconds": float(at), "input_tokens": 2000, "output_tokens": 48 + at} for at in range(3)]
+    trace.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    replay = ("replay", "--simulate", *BASE, "--trace", str(trace), "--slo-ttft", "9s")
+    assert "2 requests are longer than the model's context (66.7 %)" in said(*replay)
+    said(*replay, "--json", str(tmp_path / "report.json"))
+    assert json.loads((tmp_path / "report.json").read_text())["requests_over_context"] == 2
+    assert "model's context" not in said("simulate", *BASE, *LENGTHS, *FEW, "--rate", "3")
+
+
+@pytest.mark.parametrize(("rate", "text"), [(24.149, "24.15"), (0.9523, "0.952"), (4.43e-5, "4.43e-05"), (0, "0.00")])
+def test_slow_rates_are_told_with_three_figures(rate: float, text: str) -> None:
+    assert show_rate(rate) == text
+
+
+def test_columns_are_as_wide_as_their_figures(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = (*BASE, "--input", "1700", "--output", "64", "--requests", "50", "--rate", "2")
+    monkeypatch.setenv("COLUMNS", "60")
+    text = said("simulate", *flags, "--ttft", "15s")
+    assert "15.00 s  100.0 %" in next(line for line in text.splitlines() if line.startswith("first token"))
 
 
 def test_a_fault_costs_good_requests(said: Any) -> None:

@@ -185,9 +185,10 @@ def test_the_json_names_are_a_contract(tmp_path: Path) -> None:
     write_report(report(record(0)), str(path))
     document = json.loads(path.read_text())
     names = """schema trace url model seed rate_scale time_scale planned interrupted slo requests completed truncated
-        unfinished late errors errors_by_kind first_error duration_seconds offered_requests_per_second
-        throughput_requests_per_second throughput_tokens_per_second good_requests good_requests_per_second input_tokens
-        output_tokens ttft_seconds tpot_seconds tbt_seconds e2e_seconds attainment per_request"""
+        unfinished late errors errors_by_kind first_error requests_over_context duration_seconds
+        offered_requests_per_second throughput_requests_per_second throughput_tokens_per_second good_requests
+        good_requests_per_second input_tokens output_tokens ttft_seconds tpot_seconds tbt_seconds e2e_seconds
+        attainment per_request"""
     assert document["schema"] == "disagg.dev/replay/v1"
     assert sorted(document) == sorted(names.split())
     assert sorted(document["ttft_seconds"]) == ["max", "mean", "p50", "p90", "p99"]

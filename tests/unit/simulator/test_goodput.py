@@ -171,3 +171,18 @@ def test_other_targets(target: float) -> None:
 def test_bad_searches_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(OptionError, match=field):
         Search(**{field: value})
+
+
+def test_the_answer_is_no_short_run_that_passed_by_being_short() -> None:
+    """At 9.9 requests/s, near capacity, 3,000 requests are over before the queue has grown; 12,000 are not."""
+    true = waiting(9.0)
+
+    def evaluate(rate: float, requests: int) -> Trial:
+        if requests < 12_000 and rate < 9.9:
+            return attained(rate, requests, 1.0)
+        return true(rate, requests)
+
+    found = find_goodput(evaluate, Search(start=1.2))
+    assert found.best is not None
+    assert found.best.requests == 12_000
+    assert within(found, 9.0, 0.006)

@@ -138,6 +138,23 @@ def test_requests_after_the_end_of_the_run_were_never_there() -> None:
     assert build_result(recording(rows, end_seconds=10.0), SLO).requests == 2
 
 
+def test_whoever_arrived_in_the_very_moment_of_the_end_was_there() -> None:
+    """A fleet that was lost ends a run with the last arrival."""
+    rows: list[Row] = [*TWO, (10.0, NAN, NAN, NAN, NAN, 0, Outcome.UNFINISHED)]
+    result = build_result(recording(rows, end_seconds=10.0), SLO)
+    assert (result.requests, result.unfinished) == (3, 1)
+
+
+def test_requests_longer_than_the_context_are_counted_and_served() -> None:
+    """OPT-13B knows 2,048 positions: 2,000 + 48 tokens are the longest request."""
+    made = recording(TWO)
+    made.requests.input_tokens[0], made.requests.output_tokens[0] = 2000, 48
+    assert build_result(made, SLO).requests_over_context == 0
+    made.requests.output_tokens[0] = 49
+    shown = build_result(made, SLO).to_json()
+    assert (shown["requests_over_context"], shown["completed"], shown["refused"]) == (1, 2, 0)
+
+
 def test_an_empty_run_has_no_figures_and_no_nan() -> None:
     shown = build_result(recording([]), SLO).to_json()
     assert shown["attainment"] is None
