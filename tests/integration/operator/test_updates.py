@@ -114,7 +114,7 @@ def test_pg10_what_is_left_of_a_gang_is_placed_anew_as_one(world: World) -> None
     first = world.nodes.add("a", "left", gpus=1)
     second = world.nodes.add("b", "left", gpus=1)
     world.operator(resync_seconds=1.0)
-    spec = world.deployment(placement={"gangTerminationDelaySeconds": 4, "nodeLossSeconds": 1})
+    spec = world.deployment(placement={"gangTerminationDelaySeconds": 10, "nodeLossSeconds": 1})
     world.kube.apply(spec)
     world.make_ready()
     old = world.pods()
