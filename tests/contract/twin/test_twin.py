@@ -17,6 +17,15 @@ from tests.support.lag import LagWatch
 from tests.support.twin import Record, compare, send, serving, simulate_twin
 
 WITHIN = 0.01
+LINKS = """
+links:
+  far:
+    title: 100 Gb/s between two buildings
+    aliases: []
+    bandwidth: 12.5e+9
+    latency_seconds: 0.15
+    source: so long that what the bytes of a pull really take, on a busy loopback, is over before
+"""
 SEED = 20
 LOAD = "sessions?requests=100&rate=10&apps=3&system=256&turns=4&input=80&output=40&block=16&longest=1024"
 
@@ -30,8 +39,9 @@ def workload() -> Workload:
 def test_processes_and_simulator_are_twins(
     roles: tuple[Role, ...], workload: Workload, tmp_path: Path, lag: LagWatch
 ) -> None:
-    # A link of 25 Gb/s: its modelled time covers what the bytes really take on a busy loopback.
-    with serving(tmp_path, roles, model="opt-13b", gpu="a100-80gb", link="eth-25") as served:
+    catalogue = tmp_path / "links.yaml"
+    catalogue.write_text(LINKS)
+    with serving(tmp_path, roles, model="opt-13b", gpu="a100-80gb", link="far", catalogue=str(catalogue)) as served:
         records = send(workload, served)
         lag.loops |= served.lag()
     assert [record.message for record in records if record.outcome is not Outcome.COMPLETED] == []
