@@ -77,6 +77,13 @@ KINDS: Final[tuple[Kind, ...]] = (
             Column("Worker", ".status.roles.worker.summary", "Colocated instances, ready/wanted.", priority=1),
             Column("Router", ".status.router.summary", "Router pods, ready/wanted.", priority=1),
             Column("Domain", ".status.placement.domain", "NVLink domain that holds the GPU pods."),
+            Column(
+                "Score",
+                ".status.placement.score",
+                "How well the GPU pods are placed, from 0 to 1.",
+                type="number",
+                priority=1,
+            ),
             Column("Scheduled", _condition("GangScheduled", "status"), "Whether the gang is bound.", priority=1),
             Column("Metrics", _condition("MetricsAvailable", "status"), "Whether the planner sees.", priority=1),
             Column("Endpoint", ".status.endpoint", "URL of the router inside the cluster.", priority=1),
