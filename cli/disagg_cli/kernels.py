@@ -25,7 +25,9 @@ ReadRows = Callable[[Path, Mapping[str, Any], Sequence[str]], Rows]
 """Rows of a file in which the columns of the mapping have those values; the last argument names the columns wanted."""
 
 BACKENDS = ("vllm", "trtllm", "sglang")
-MISSING = "the time model kernels needs measured kernels; install them with: pip install 'disagg[kernels]'"
+MISSING = (
+    "the time model kernels needs measured kernels: pip install aiconfigurator-core pyarrow (the extra disagg[kernels])"
+)
 
 _SYSTEMS = {
     "a100-80gb": "a100_sxm",

@@ -21,7 +21,7 @@ EXAMPLES = (
     "disagg goodput --model opt-13b --gpu a100-80gb --input 512 --output 64 --ttft 400ms --tpot 40ms",
     "disagg goodput --model opt-13b --gpu a100-80gb --prefill 2 --decode 1 --input 512 --output 64 \\\n"
     "      --ttft 400ms --tpot 40ms --json",
-    "disagg goodput --model opt-13b --gpu a100-80gb --workload chat --burstiness 2 --target 0.99",
+    "disagg goodput --model opt-13b --gpu a100-80gb --workload chat --burstiness 2 --ttft 1s --target 0.99",
     "disagg goodput --mode prefill-only --model opt-13b --gpu a100-80gb --input 512 --output 64 --ttft 400ms",
 )
 
@@ -31,6 +31,7 @@ SCHEMA = "disagg.dev/goodput/v1"
 def configure(parser: Parser, name: str) -> None:
     """Add the arguments."""
     add_all(parser, rate=False)
+    parser.add_argument("--rate", type=_no_rate, help=argparse.SUPPRESS)
     search = parser.add_argument_group("search")
     search.add_argument(
         "--target", type=share, default=DEFAULT_TARGET, metavar="SHARE", help="requests that meet both (0.9)"
@@ -49,16 +50,22 @@ def configure(parser: Parser, name: str) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw attainment against rate into a PNG, SVG or PDF file")
 
 
+def _no_rate(text: str) -> float:
+    raise argparse.ArgumentTypeError("the rate is what is searched; leave it out, or say where to begin with --start")
+
+
 def run(arguments: argparse.Namespace, name: str) -> int:
     """Search and print; 1 where no rate will do."""
     from rich.console import Console
 
+    from disagg_cli.places import check_place
     from disagg_cli.simulation.deployments import build_deployment
     from disagg_cli.simulation.documents import write_document
     from disagg_cli.simulation.pictures import check_plots, draw_search
     from disagg_cli.simulation.searches import search_goodput, to_json
     from disagg_cli.simulation.tables import print_goodput
 
+    check_place(arguments.json)
     check_plots([arguments.plot] if arguments.plot else [])
     deployment = build_deployment(arguments)
     found, workload = search_goodput(arguments, deployment)

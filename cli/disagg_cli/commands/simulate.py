@@ -54,11 +54,13 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     """Simulate and print."""
     from rich.console import Console
 
+    from disagg_cli.places import check_place
     from disagg_cli.simulation.documents import write_document
     from disagg_cli.simulation.pictures import TIMELINE, check_plots, draw_plots
     from disagg_cli.simulation.runs import simulate_once
     from disagg_cli.simulation.tables import print_result, unstable
 
+    check_place(arguments.json)
     check_plots(arguments.plot)
     run = simulate_once(arguments, series=any(plot.startswith(TIMELINE) for plot in arguments.plot))
     if arguments.json:

@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     """Sweep, with a progress bar on the error stream."""
     from rich.console import Console
 
-    from disagg_cli.plots.canvas import check_name
+    from disagg_cli.places import check_place
+    from disagg_cli.plots.canvas import check_plot
     from disagg_cli.plots.sweep import draw_sweep
     from disagg_cli.simulation.documents import write_text
     from disagg_cli.simulation.grid import caption_of, cells_of, csv_of, sweep_cells
@@ -77,7 +78,8 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     if arguments.goodput and (arguments.rates or arguments.rate):
         raise UsageError("--goodput finds the rate; leave out --rate and --rates")
     if arguments.plot:
-        check_name(arguments.plot)
+        check_plot(arguments.plot)
+    check_place(arguments.csv)
     cells = cells_of(arguments)
     rows = sweep_cells(cells, processes=arguments.processes or os.cpu_count() or 1, console=Console(stderr=True))
     text = csv_of(rows)

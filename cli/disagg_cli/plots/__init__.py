@@ -5,6 +5,6 @@
     cdf         distribution of TTFT and TPOT, with the promises
     timeline    what one instance did when: prefill and decode slices, queue, KV
 
-matplotlib comes with the extra `disagg[plots]` and is imported when the first plot is drawn. The kind of file (PNG, SVG
+matplotlib comes with the extra `disagg[plots]` and is imported when a plot is asked for. The kind of file (PNG, SVG
 or PDF) is what the name ends in, and the same figures give the same bytes.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disagg_cli.plots.canvas import BLACK, BLUE, GREY, ORANGE, canvas, headline
+from disagg_cli.plots.canvas import BLACK, BLUE, GREY, ORANGE, RED, canvas, headline
 from disagg_load.report import Slo
 from disagg_load.shell.tables import show_seconds
 from disagg_simulator.goodput import Trial
@@ -67,8 +67,13 @@ def draw_attainment(
                 color=BLUE,
                 fontweight="bold",
             )
+        else:
+            axes.text(
+                0.5, 0.5, "infeasible: no rate keeps both promises",
+                transform=axes.transAxes, ha="center", color=RED, fontweight="bold", fontsize=20,
+            )  # fmt: skip
         axes.set_ylim(0, 103)
         axes.set_xlim(left=0)
         axes.set_xlabel("offered load (requests/s)")
         axes.set_ylabel("requests that keep the promise (%)")
-        axes.legend(loc="lower left")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 0.02))

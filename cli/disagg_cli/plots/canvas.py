@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from disagg_cli.errors import CommandError, UsageError
+from disagg_cli.places import check_place
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -42,20 +43,23 @@ _STYLE: Any = {
 }
 
 
-def check_name(path: str) -> None:
-    """Whether a plot can go there. Raises `UsageError`."""
+def check_plot(path: str) -> None:
+    """Whether a plot can be drawn and go there. Raises `UsageError` or `CommandError`."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: a plot's name ends in {', '.join(SUFFIXES)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        raise CommandError("plots need matplotlib: pip install matplotlib (the extra disagg[plots])") from None
+    check_place(path)
 
 
 @contextmanager
 def canvas(path: str, **panels: Any) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes (`plt.subplots(**panels)`), saved as `path` in the end. Raises `CommandError`."""
-    check_name(path)
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise CommandError("plots need matplotlib: pip install 'disagg[plots]'") from None
+    check_plot(path)
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

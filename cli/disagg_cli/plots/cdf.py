@@ -29,7 +29,8 @@ def draw_cdf(recording: Recording, *, slo: Slo, caption: str, path: str) -> None
             _curve(first, values[completed] * scale, total, color=colour, linestyle=style, label=name)
         first.set_ylabel("share of requests (%)")
         if completed.any():
-            first.legend(loc="lower right")
+            # Below the axis, where no curve and no promise can be.
+            first.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.12), ncols=3, columnspacing=1.2, handlelength=2.2)
         answers = total - int(np.count_nonzero(completed & ~many))
         _panel(further, figures.tpot[completed & many], slo.tpot_seconds, answers, "time per output token, TPOT")
 
@@ -44,17 +45,15 @@ def _panel(axes: Any, values: Floats, promised: float, total: int, title: str) -
     right = max(high, promised * 1.05) * 1.1
     axes.set_xlim(0, right * scale)
     axes.set_ylim(0, 103)
-    left = promised > right * 0.55
     axes.annotate(
-        f"promised: {show_seconds(promised)}\nkept by {show_share(met)}",
-        (promised * scale, 50),
-        xytext=(-10 if left else 10, 0),
+        f"{show_seconds(promised)} promised, kept by {show_share(met)}",
+        (1 if promised > right / 2 else 0, 1),
+        xytext=(0, 6),
+        xycoords="axes fraction",
         textcoords="offset points",
-        ha="right" if left else "left",
-        va="center",
+        ha="right" if promised > right / 2 else "left",
         color=RED,
         fontweight="bold",
-        backgroundcolor="white",
     )
     axes.set_xlabel(f"{title} ({unit})")
     return scale

@@ -44,13 +44,15 @@ def _lines(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         series.setdefault(_label(row, [name for name in names if name != along]), []).append(row)
     for number, (label, points) in enumerate(series.items()):
+        lower = 1 - number / max(1, len(series) - 1)  # The lower, the thicker: so curves that coincide are all seen.
         points = sorted(points, key=lambda row: float(row.get(along) or 0))
         axes.plot(
             [float(row.get(along) or 0) for row in points],
             [100 * row["attainment_both"] for row in points],
             color=_COLOURS[number % len(_COLOURS)],
             marker=_MARKERS[number % len(_MARKERS)],
-            markersize=9,
+            markersize=8 + 8 * lower,
+            linewidth=2.5 + 6 * lower,
             label=label or "both promises kept",
         )
     axes.set_ylim(0, 103)

@@ -166,7 +166,12 @@ def add_load_options(parser: Parser, *, rate: bool) -> None:
     group.add_argument(
         "--workload", metavar="NAME", help="a named load (chat, code, summarisation, ...; see disagg replay --help)"
     )
-    group.add_argument("--trace", metavar="FILE", help="a trace; its arrivals are stretched to --rate, if given")
+    stretched = "--rate, if given" if rate else "each rate that is tried"
+    group.add_argument(
+        "--trace",
+        metavar="FILE",
+        help=f"a trace (formats: disagg replay --help); its arrivals are stretched to {stretched}",
+    )
     group.add_argument(
         "--lengths",
         metavar="SHAPE",

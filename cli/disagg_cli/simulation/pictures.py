@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from disagg_cli.errors import UsageError
 from disagg_cli.plots.attainment import draw_attainment
-from disagg_cli.plots.canvas import check_name
+from disagg_cli.plots.canvas import check_plot
 from disagg_cli.plots.cdf import draw_cdf
 from disagg_cli.plots.timeline import busiest, draw_timeline, instance_named
 from disagg_cli.simulation.runs import Run, slo_of
@@ -26,9 +27,12 @@ BEYOND = 1.6
 
 
 def check_plots(plots: Sequence[str]) -> None:
-    """Complain before the work instead of after it. Raises `UsageError`."""
+    """Complain before the work instead of after it. Raises `UsageError` or `CommandError`."""
     for plot in plots:
-        check_name(plot.removeprefix(TIMELINE))
+        kind, equals, _ = plot.partition("=")
+        if equals and kind.isalpha() and not plot.startswith(TIMELINE):
+            raise UsageError(f"--plot is {plot!r}; it is FILE or {TIMELINE}FILE")
+        check_plot(plot.removeprefix(TIMELINE))
 
 
 def draw_plots(run: Run, arguments: argparse.Namespace) -> None:

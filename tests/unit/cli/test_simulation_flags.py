@@ -389,3 +389,8 @@ def test_in_a_sweep_over_ratios_the_scheduler_is_that_of_colocated_cells() -> No
     pair = build_deployment(arguments)
     assert {group.batching.policy for group in pair.groups} == {BatchPolicy.PREFILL_FIRST}
     assert pair.link.name == "ib-800"
+
+
+def test_goodput_takes_no_rate_and_says_what_it_takes(refused: Any) -> None:
+    flags = ("--model", "opt-13b", "--gpu", "a100-80gb", "--workload", "chat", "--rate", "5")
+    assert "--start" in refused("goodput", *flags)
