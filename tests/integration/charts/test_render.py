@@ -34,6 +34,7 @@ SWITCHES = (
     "tests.enabled",
     "networkPolicy.enabled",
     "operator.podDisruptionBudget.enabled",
+    "serviceMonitor.enabled",
 )
 EVERYTHING = tuple(f"{switch}=true" for switch in SWITCHES)
 NAMESPACED = ("scope=namespace", "fakeGpus.enabled=false")
@@ -268,7 +269,7 @@ def test_a_budget_decides_whether_a_node_drain_may_stop_the_operator(render: Ren
 
 def test_values_of_a_release_from_before_a_switch_existed_still_render(render: Render) -> None:
     """``helm upgrade --reuse-values`` leaves the new chart without its new defaults."""
-    documents = render("networkPolicy=null", "operator.podDisruptionBudget=null")
+    documents = render("networkPolicy=null", "operator.podDisruptionBudget=null", "serviceMonitor=null")
     assert operator_config(documents).network_policies is False
 
 
@@ -370,6 +371,26 @@ def test_pod_monitors_give_the_same_labels(render: Render) -> None:
     assert operator["spec"]["podMetricsEndpoints"][0]["honorLabels"] is True
 
 
+def test_the_operator_is_scraped_once(render: Render) -> None:
+    def monitors(*values: str) -> list[tuple[str, str]]:
+        found = [d for d in render(*values) if d["kind"].endswith("Monitor")]
+        return [(d["kind"], d["metadata"]["name"]) for d in found]
+
+    assert monitors() == []
+    assert monitors("podMonitor.enabled=true", "serviceMonitor.enabled=true") == [
+        ("PodMonitor", "disagg"),
+        ("ServiceMonitor", "disagg-operator"),
+    ]
+    documents = render("serviceMonitor.enabled=true", "serviceMonitor.labels.release=stack")
+    monitor = named(documents, "ServiceMonitor", "disagg-operator")
+    service = named(documents, "Service", "disagg-operator")
+    assert monitor["metadata"]["labels"]["release"] == "stack"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["honorLabels"] is True
+
+
 def test_fake_gpus_are_given_and_taken_away(render: Render) -> None:
     documents = render("fakeGpus.enabled=true", "fakeGpus.gpusPerNode=4", "fakeGpus.nodeSelector=gpu in (a\\,b)")
     specs = pod_specs(documents)
@@ -425,7 +446,9 @@ def test_notes_tell_the_next_command(
 def test_everything_on_is_accepted_and_restricted(render: Render, namespace: Kube) -> None:
     """Server-side dry run in a namespace that warns of pods below the restricted standard."""
     namespace("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/warn=restricted")
-    documents = render(*EVERYTHING, "podMonitor.enabled=false", namespace=namespace.namespace)
+    documents = render(
+        *EVERYTHING, "podMonitor.enabled=false", "serviceMonitor.enabled=false", namespace=namespace.namespace
+    )
     text = yaml.safe_dump_all(documents)
     answer = namespace("apply", "--dry-run=server", "-f", "-", stdin=text, check=False)
     lines = answer.splitlines()
