@@ -102,8 +102,11 @@ def test_roles_have_levels_of_their_own() -> None:
     for role in (PREFILL, DECODE):
         assert len({where[item.uid].split("-")[0] for item in gang if item.role == role}) == 1
     more = tuple(pod(f"p{index}", PREFILL, 4) for index in range(7))
-    message = refused(plan(GangRequest(pods=more, required=ZONE, rules=apart), rooms)).message
-    assert "all of prefill in one domain of rack" in message
+    result = refused(plan(GangRequest(pods=more, required=ZONE, rules=apart), rooms))
+    assert (
+        "but not with all of prefill in one domain of rack: 28 nvidia.com/gpu needed in one, 24 free" in result.message
+    )
+    assert result.missing == {GPU_RESOURCE: 4}
     soft = {PREFILL: RoleRule(preferred=RACK)}
     outcome = plan(GangRequest(pods=more, required=ZONE, rules=soft), rooms)
     assert isinstance(outcome, Placed)

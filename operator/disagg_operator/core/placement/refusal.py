@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from disagg_contract.labels import HOSTNAME
 from disagg_crds import Reason
 from disagg_operator.core.placement.attempt import Budget, Ground, Plan, wishes
-from disagg_operator.core.placement.domains import Domain, carries
+from disagg_operator.core.placement.domains import Domain, carries, domain_of
 from disagg_operator.core.placement.explain import Shortage, explain, shortage
 from disagg_operator.core.placement.items import Item
 from disagg_operator.core.placement.packing import pack
@@ -102,8 +102,41 @@ def _rule(ground: Ground, best: _Tried) -> tuple[str, dict[str, int]]:
         attempt = Plan(ground.asked(relaxed), wishes(relaxed)[-1])
         packing = attempt.pack(best.members, Budget(request.step_limit // _PART, alone=True))
         if packing.bins is not None:
-            return start + words, {}
-    return start + "with all rules of its roles at once", {}
+            return _by_how_much(ground, best, start + words)
+    return _by_how_much(ground, best, start + "with all rules of its roles at once")
+
+
+def _by_how_much(ground: Ground, best: _Tried, message: str) -> tuple[str, dict[str, int]]:
+    """The message with what the first role or instance lacks that finds no domain of its level by itself."""
+    plan = Plan(ground, wishes(ground.request)[-1])
+    for bond in plan.bonds:
+        homes: dict[int, list[int]] = {}
+        for index, home in zip(
+            best.members, (ground.levels.of(bond.level)[index] for index in best.members), strict=True
+        ):
+            homes.setdefault(home, []).append(index)
+        needed = [sum(axis) for axis in zip(*[plan.sizes[unit] for unit in bond.units], strict=True)]
+        lacks: list[tuple[int, str, dict[str, int], dict[str, int]]] = []
+        for home, members in homes.items():
+            if bond.home in (None, home):
+                free = ground.totals(members)
+                lack = {
+                    resource: need - have
+                    for resource, need, have in zip(ground.dimensions, needed, free, strict=True)
+                    if need > have
+                }
+                name = domain_of(ground.nodes[members[0]], bond.level)[1]
+                devices = sum(value for resource, value in lack.items() if resource not in (CPU, MEMORY))
+                lacks.append((devices, name, lack, dict(zip(ground.dimensions, free, strict=True))))
+        if lacks and all(lack for _, _, lack, _ in lacks):
+            _, name, lack, free_there = min(lacks, key=lambda item: item[:2])
+            amounts = ", ".join(
+                f"{show(resource, value + free_there[resource])} {resource} needed in one, "
+                f"{show(resource, free_there[resource])} free in {name}"
+                for resource, value in lack.items()
+            )
+            return f"{message}: {amounts}", lack
+    return message, {}
 
 
 def _relaxed(request: GangRequest) -> list[tuple[str, GangRequest]]:
@@ -159,5 +192,5 @@ def _nobody(request: GangRequest, snapshot: Snapshot, any_domain: bool) -> str:
     ready = sum(1 for node in snapshot.nodes if node.schedulable)
     return (
         f"none of {len(snapshot.nodes)} nodes ({ready} ready and not cordoned) accepts the pods: "
-        "look at node selectors, taints and tolerations"
+        "look at node selectors, node affinity, taints and tolerations"
     )
