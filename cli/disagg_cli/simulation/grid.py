@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import active_children, get_context
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 
 from rich.console import Console
@@ -239,9 +240,10 @@ def sweep_cells(cells: Sequence[Cell], *, processes: int, console: Console) -> l
 
 def _in_processes(cells: Sequence[Cell], processes: int, progress: Progress, task: TaskID) -> list[list[Row]]:
     # Not forked: the progress bar has a thread, and a fork in the middle of its work could hang.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_leave_interrupts_alone) as pool:
-        futures: list[Future[list[Row]]] = [pool.submit(simulate_cell, cell) for cell in cells]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
+            with _interrupts_held_back():
+                futures: list[Future[list[Row]]] = [pool.submit(simulate_cell, cell) for cell in cells]
             for future in as_completed(futures):
                 future.result()
                 progress.advance(task)
@@ -253,9 +255,24 @@ def _in_processes(cells: Sequence[Cell], processes: int, progress: Progress, tas
         return [future.result() for future in futures]
 
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches the whole process group; the process that waits for the others is the one to deal with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group; the process that waits for the others is the one to deal with it.
+
+    What is started here never sees one, from its very first moment: a new process inherits what is blocked. One that
+    comes meanwhile (the progress bar's thread may still take it) is dealt with afterwards.
+    """
+    ensure_running()  # multiprocessing's own helper, whose start would let interrupts through again
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager
