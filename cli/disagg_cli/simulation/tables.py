@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from disagg_engine.batching import FirstToken
 from disagg_load.report import Distribution
 from disagg_load.shell.tables import say_over_context, show_seconds, show_share, show_table
 from disagg_simulator.deployment import Deployment, Mode
@@ -52,7 +53,10 @@ def print_result(result: Result, console: Console) -> None:
         _row(table, "  queueing", result.ttft_parts_seconds.queueing)
         _row(table, "  prefill", result.ttft_parts_seconds.prefill)
         if result.deployment.mode is Mode.DISAGGREGATED:
-            _row(table, "  transfer", result.ttft_parts_seconds.transfer)
+            if result.deployment.first_token is FirstToken.PREFILL:
+                table.add_row("  transfer", "in TPOT")
+            else:
+                _row(table, "  transfer", result.ttft_parts_seconds.transfer)
     _row(table, "per token (TPOT)", result.tpot_seconds, show_seconds(result.slo.tpot_seconds), met[1])
     if result.tbt_seconds is not None:
         _row(table, "between tokens", result.tbt_seconds)

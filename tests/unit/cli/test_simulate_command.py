@@ -107,6 +107,17 @@ def test_columns_are_as_wide_as_their_figures(said: Any, monkeypatch: pytest.Mon
     assert "15.00 s  100.0 %" in next(line for line in text.splitlines() if line.startswith("first token"))
 
 
+def test_where_the_transfer_counts_is_said(said: Any) -> None:
+    """25 Gb/s need 0.13 s for 512 tokens: before the second token, or before the first."""
+    flags = (*BASE, *LENGTHS, *FEW, "--rate", "0.01", "--prefill", "1", "--decode", "1", "--link", "eth-25")
+
+    def row(*more: str) -> list[str]:
+        return next(line for line in said("simulate", *flags, *more).splitlines() if "transfer" in line).split()
+
+    assert row() == ["transfer", "in", "TPOT"]
+    assert row("--first-token", "decode")[1:3] == ["134", "ms"]
+
+
 def test_a_fault_costs_good_requests(said: Any) -> None:
     flags = ("simulate", *BASE, *LENGTHS, *SLO, *FEW, "--rate", "5", "--replicas", "2", "--json")
     calm, hit = json.loads(said(*flags)), json.loads(said(*flags, "--fault", "slow:worker-0@5+20x6"))
