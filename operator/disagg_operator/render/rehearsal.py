@@ -198,13 +198,13 @@ class _Stage:
         found = home_of(self.present, self.nodes, level)
         return None if found is None else found[1]
 
-    def request(self, pods: Sequence[PodDemand]) -> GangRequest:
+    def request(self, pods: Sequence[PodDemand], later: Sequence[PodDemand] = ()) -> GangRequest:
         home = self.home()
-        return gang_request(self.spec, pods, present=self.present, within=home, prefer=home)
+        return gang_request(self.spec, pods, present=self.present, within=home, prefer=home, later=later)
 
-    def place(self, pods: tuple[PodDemand, ...], *, base: bool) -> GangOutcome:
+    def place(self, pods: tuple[PodDemand, ...], *, base: bool, later: Sequence[PodDemand] = ()) -> GangOutcome:
         """Plan one gang, and put it on the cluster where it fits."""
-        outcome = plan(self.request(pods), self.snapshot)
+        outcome = plan(self.request(pods, later), self.snapshot)
         if isinstance(outcome, Placed):
             where = outcome.nodes
             uses = [PodUse(item.uid, where[item.uid].name, tuple(item.requests.items())) for item in pods]
@@ -220,7 +220,8 @@ def rehearse(deployment: DisaggDeployment, cluster: Cluster, *, around: Surround
     gangs: list[GangOutcome] = []
     before = stage.snapshot
     if base:
-        gangs.append(stage.place(tuple(item for pods in base for item in pods), base=True))
+        later = [item for pods in extra for item in pods]
+        gangs.append(stage.place(tuple(item for pods in base for item in pods), base=True, later=later))
     scheduled = all(isinstance(gang.outcome, Placed) for gang in gangs)
     if scheduled:
         for pods in extra:

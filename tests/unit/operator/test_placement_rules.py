@@ -187,6 +187,23 @@ def test_pg9_a_spread_as_wide_as_the_cluster_leaves_room_for_the_replacement_of_
     assert "at most 1 decode" in refused(plan(replace(request, present=same), rooms)).message
 
 
+def test_a_base_gang_goes_where_its_further_instances_fit_too() -> None:
+    rooms = cluster([node("n0", gpus=4, rack="a"), node("n1", gpus=6, rack="b"), node("n2", rack="c")])
+    base, later = tuple(pod(f"d{n}") for n in range(3)), tuple(pod(f"e{n}") for n in range(3))
+    alone = GangRequest(pods=base, required=RACK)
+    assert set(placed(plan(alone, rooms)).values()) == {"n0"}
+    outcome = plan(replace(alone, later=later), rooms)
+    assert set(placed(outcome)) == {"d0", "d1", "d2"}, "only the gang itself is placed"
+    assert set(placed(outcome).values()) == {"n1"}
+    assert "after 1 fuller one without room, and its 3 further pods too" in outcome.message
+    many = plan(replace(alone, later=tuple(pod(f"e{n}") for n in range(9))), rooms)
+    assert set(placed(many).values()) == {"n0"}, "nothing holds them all, so the gang goes where it would alone"
+    assert "no domain has room for its 9 further pods too" in many.message
+    assert set(placed(plan(replace(alone, later=later, within="c"), rooms)).values()) == {"n2"}
+    lost = refused(plan(replace(alone, pods=tuple(pod(f"d{n}") for n in range(9)), later=later), rooms))
+    assert lost.missing == {GPU_RESOURCE: 1}, "what is missing is of the gang, not of those that follow"
+
+
 def test_a_rule_about_an_unknown_level_says_so() -> None:
     rules = {DECODE: RoleRule(required="rock")}
     result = refused(

@@ -35,7 +35,13 @@ class Line:
         hold = None
         if answer.best_domain is not None:
             alone = replace(
-                request, within=answer.best_domain, prefer=None, excluded=frozenset(), present=(), preemption=False
+                request,
+                within=answer.best_domain,
+                prefer=None,
+                excluded=frozenset(),
+                present=(),
+                later=(),
+                preemption=False,
             )
             fits = request.required is not None and isinstance(plan(alone, snapshot.emptied()), Placed)
             hold = answer.best_domain if fits else None

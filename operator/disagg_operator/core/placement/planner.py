@@ -9,7 +9,7 @@ Where nothing fits and the gang may preempt, the same is done once more on the c
 of lower priority; then the domain wins in which the fewest of them have to go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disagg_operator.core.placement.attempt import Budget, Ground, Plan, Wishes, wishes
@@ -44,6 +44,29 @@ def plan(request: GangRequest, snapshot: Snapshot) -> Placed | NoRoom:
     """Place the whole gang in one domain, or nothing."""
     if not request.pods:
         return Placed(Domain("", "", ()), {})
+    if request.later and request.required is not None and request.within is None:
+        return _with_later(request, snapshot)
+    return _plan(request, snapshot)
+
+
+def _with_later(request: GangRequest, snapshot: Snapshot) -> Placed | NoRoom:
+    """A gang whose further instances have to follow it: first a domain that takes them all, then one for it alone."""
+    alone, pods = replace(request, later=()), "pod" if len(request.later) == 1 else "pods"
+    whole = replace(alone, pods=(*request.pods, *request.later), preferred=None, preemption=False)
+    ahead = _plan(whole, snapshot)
+    if isinstance(ahead, Placed):
+        outcome = _plan(replace(alone, within=ahead.domain.value), snapshot)
+        if isinstance(outcome, Placed):
+            where = f"{_where(request, outcome.nodes, outcome.domain)}: {_choice(ahead)}"
+            return replace(outcome, message=f"{where}, and its {len(request.later)} further {pods} too")
+    outcome = _plan(alone, snapshot)
+    if isinstance(outcome, Placed):
+        text = f"{outcome.message}; no domain has room for its {len(request.later)} further {pods} too"
+        return replace(outcome, message=text)
+    return outcome
+
+
+def _plan(request: GangRequest, snapshot: Snapshot) -> Placed | NoRoom:
     ground = Ground(request, snapshot)
     found = candidates(ground)
     budget = Budget(request.step_limit, alone=len(found) == 1)
@@ -142,14 +165,21 @@ def _placed(request: GangRequest, success: _Success, looked: int, budget: Budget
     )
 
 
+def _where(request: GangRequest, placed: Mapping[str, NodeView], domain: Domain) -> str:
+    pods = "1 pod" if len(request.pods) == 1 else f"{len(request.pods)} pods"
+    nodes = len({node.name for node in placed.values()})
+    where = f"{pods} on {nodes} node{'' if nodes == 1 else 's'}"
+    return f"{where} of {domain.value} ({domain.key})" if domain.key else where
+
+
+def _choice(outcome: Placed) -> str:
+    """Why that domain: what its message says behind the place."""
+    return outcome.message.partition(": ")[2] or "the domain that takes all of it"
+
+
 def _why(request: GangRequest, success: _Success, looked: int) -> str:
     """Where the gang is and why there."""
-    domain = success.candidate.domain
-    pods = "1 pod" if len(request.pods) == 1 else f"{len(request.pods)} pods"
-    nodes = len({node.name for node in success.nodes.values()})
-    where = f"{pods} on {nodes} node{'' if nodes == 1 else 's'}"
-    if domain.key:
-        where += f" of {domain.value} ({domain.key})"
+    where = _where(request, success.nodes, success.candidate.domain)
     if request.within is not None and not success.candidate.preferred:
         where += ", where the deployment's other pods are"
     elif looked > 1:

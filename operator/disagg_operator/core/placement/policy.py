@@ -22,6 +22,7 @@ def gang_request(
     within: str | None = None,
     prefer: str | None = None,
     excluded: frozenset[str] = frozenset(),
+    later: Iterable[PodDemand] = (),
 ) -> GangRequest:
     """A gang of the deployment. ``present``: its pods that have nodes; the others as in :class:`GangRequest`."""
     placement = spec.placement
@@ -32,6 +33,7 @@ def gang_request(
         within=within if placement.required_level is not None else None,
         prefer=prefer,
         excluded=excluded,
+        later=tuple(later),
         rules=role_rules(spec),
         pairing=_PAIRING[placement.stage_pairing],
         present=tuple(present),

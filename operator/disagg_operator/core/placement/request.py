@@ -63,6 +63,7 @@ class GangRequest:
     ``required``: node label key whose domains the gang must not cross; None: any nodes. ``preferred``: level to stay
     within when possible. ``within``: value of the required level's domain that the deployment lives in already, which
     then is the only one. ``prefer``: a domain value to try first. ``excluded``: domain values left out for now.
+    ``later``: pods of further gangs that will have to lie in the same domain: one that takes them too is preferred.
     ``rules`` by role. ``present``: pods of the deployment that are placed. ``preemption``: pods of lower priority may
     be evicted for the gang where it does not fit otherwise. ``step_limit`` bounds the searches of one plan together.
     """
@@ -73,6 +74,7 @@ class GangRequest:
     within: str | None = None
     prefer: str | None = None
     excluded: frozenset[str] = field(default_factory=frozenset)
+    later: tuple[PodDemand, ...] = ()
     rules: Mapping[str, RoleRule] = field(default_factory=dict)
     pairing: Pairing = Pairing.NONE
     present: tuple[Present, ...] = ()

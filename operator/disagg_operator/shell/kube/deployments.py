@@ -33,7 +33,7 @@ from disagg_operator.core.conditions import Facts, Failure
 from disagg_operator.core.decide import decide
 from disagg_operator.core.fit import Fit, check_fit
 from disagg_operator.core.fleet import Counts, Instance, Observed, RoleTarget, Target, count
-from disagg_operator.core.gangs import GangState, gangs, overdue
+from disagg_operator.core.gangs import Gang, GangState, gangs, overdue
 from disagg_operator.core.groups import decide_group, revert_message
 from disagg_operator.core.placement import NoRoom, Present
 from disagg_operator.core.status import (
@@ -329,6 +329,7 @@ class DeploymentReconciler:
                 gang,
                 work.pods,
                 present=present,
+                later=_later(work, gang),
                 announce=lambda assignments: self._announce(work, assignments),
             )
             if isinstance(outcome, NoRoom):
@@ -495,6 +496,13 @@ def _found_no_room(status: DeploymentStatus) -> bool:
 NO_ROOM = frozenset(
     (Reason.INSUFFICIENT_CAPACITY, Reason.NO_ELIGIBLE_NODES, Reason.UNKNOWN_TOPOLOGY_KEY, Reason.SEARCH_BOUND_HIT)
 )
+
+
+def _later(work: Pass, gang: Gang) -> list[Object]:
+    """Gated pods that follow a base gang into its domain."""
+    members = {item.uid for item in gang.instances}
+    waiting = (item for item in work.members() if item.serving and item.gated and item.uid not in members)
+    return [work.pods[item.name] for item in waiting if item.name in work.pods] if gang.base else []
 
 
 def _may_remove(target: Target, instances: tuple[Instance, ...]) -> bool:

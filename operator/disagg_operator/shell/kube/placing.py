@@ -128,11 +128,12 @@ class Placer:
         pods: Mapping[str, Object],
         *,
         present: Sequence[Present],
+        later: Sequence[Object],
         announce: Callable[[tuple[Assignment, ...]], Awaitable[None]],
     ) -> Placed | NoRoom:
         """Pin every pod of the gang, or none. ``announce`` stores the assignment before the first patch.
 
-        ``present``: what of the deployment has nodes.
+        ``present``: what of the deployment has nodes. ``later``: gated pods that will be placed after the gang.
         """
         manifests = [pods[instance.name] for instance in gang.instances]
         demands = tuple(reading.demand(manifest) for manifest in manifests)
@@ -148,6 +149,7 @@ class Placer:
             within=within,
             prefer=None if near is None else near.domain,
             excluded=self._excluded(owner, gang, within, now),
+            later=map(reading.demand, later),
         )
         snapshot = self._view.snapshot(now=now)
         outcome = self._finish(request, deployment, now) or plan(request, snapshot)
@@ -195,7 +197,7 @@ class Placer:
                 return None
             pods.append(replace(pod, node_selector={**pod.node_selector, HOSTNAME: node.hostname}))
         # The nodes were chosen by all rules; for a part of the gang alone the rules would say something else.
-        rest = replace(request, pods=tuple(pods), rules={}, pairing=Pairing.NONE)
+        rest = replace(request, pods=tuple(pods), later=(), rules={}, pairing=Pairing.NONE)
         outcome = plan(rest, self._view.snapshot(now=now))
         return outcome if isinstance(outcome, Placed) else None
 
