@@ -44,7 +44,7 @@ class SettingError(EngineError, ValueError):
     def __init__(self, *, field: str, value: object, wanted: str) -> None:
         self.field = field
         self.value = value
-        super().__init__(f"{field} is {value!r}; it must be {wanted}")
+        super().__init__(f"{field} is {'missing' if value is None else repr(value)}; it must be {wanted}")
 
 
 class ModelDoesNotFitError(EngineError):

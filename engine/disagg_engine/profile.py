@@ -63,7 +63,7 @@ def compute_profile(
         decode=tuple(
             decode_point(decode_time, context, batch, pipeline=decode.pipeline)
             for context in contexts
-            for batch in batches(min(decode_batching.max_sequences, decode_room // context))
+            for batch in batches(min(decode_batching.max_sequences * decode_batching.ranks, decode_room // context))
         ),
         source=kind,
     )
@@ -87,7 +87,7 @@ def prefill_point(model: TimeModel, tokens: int, batching: BatchingConfig) -> Pr
     if batching.policy is BatchPolicy.CHUNKED:
         return _chunked_point(model, tokens, batching.chunk_tokens)
     alone = model.iteration_seconds(BatchShape(chunks=(Chunk(0, tokens),)))
-    together = max(1, min(batching.prefill_limit_tokens // tokens, batching.max_sequences))
+    together = batching.ranks * max(1, min(batching.prefill_limit_tokens // tokens, batching.max_sequences))
     full = model.iteration_seconds(BatchShape(chunks=(Chunk(0, tokens),) * together))
     return PrefillPoint(
         input_tokens=tokens,

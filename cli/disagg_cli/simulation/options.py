@@ -99,7 +99,9 @@ def _add_link_options(parser: Parser) -> None:
 
 
 def _add_batching_options(parser: Parser) -> None:
-    group = parser.add_argument_group("batching and KV")
+    group = parser.add_argument_group(
+        "batching and KV (tokens and sequences are those of each data-parallel rank, where there are several)"
+    )
     group.add_argument(
         "--scheduler",
         type=one_of("scheduler", [policy.value for policy in BatchPolicy]),

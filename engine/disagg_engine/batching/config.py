@@ -43,7 +43,8 @@ class BatchingConfig:
     speculation: draft tokens are verified several at a time; None: one token a step.
     pipeline: pipeline stages, which is how many iterations may be in flight.
     ranks: data-parallel ranks that the room is divided among; a request lies on one of them, so it may need no more
-        than that one's. Which rank has room is not looked at: requests count as spread evenly.
+        than that one's, and the limits above are those of each. Which rank has room is not looked at: requests count as
+        spread evenly.
     """
 
     role: Role = Role.WORKER

@@ -40,12 +40,14 @@ def composer_for(config: BatchingConfig) -> Composer:
 class PrefillFirst:
     """Whole prompts before any decode, either the one or the other in an iteration.
 
-    Prompts are taken in order up to the role's token limit; a longer one runs alone. After `prefill_burst` prefill
-    iterations in a row, if set, waiting decodes get one iteration (case WB9).
+    Prompts are taken in order up to the role's token limit, a longer one alone; with data-parallel ranks that holds on
+    each, and a prompt goes to the one with the fewest tokens. After `prefill_burst` prefill iterations in a row, if
+    set, waiting decodes get one iteration (case WB9).
     """
 
     def __init__(self, config: BatchingConfig) -> None:
         self._limit = config.prefill_limit_tokens
+        self._ranks = config.ranks
         self._most = config.prefill_burst
         self._burst = 0
 
@@ -70,16 +72,16 @@ class PrefillFirst:
         return True
 
     def _prefill(self, view: View) -> None:
-        left = self._limit
+        left = [self._limit] * self._ranks
         for sequence in view.prefilling():
             view.take(sequence, sequence.missing)
-            left -= sequence.missing
-        while (left > 0 or not view.takes) and (head := view.head()) is not None:
+            left[left.index(max(left))] -= sequence.missing
+        while ((most := max(left)) > 0) and (head := view.head()) is not None:
             tokens = view.head_tokens(head)
-            if (view.takes and tokens > left) or not view.admit():
+            if (tokens > most < self._limit) or not view.admit():
                 break
             view.take(head, tokens)
-            left -= tokens
+            left[left.index(most)] -= tokens
 
 
 class Chunked:
@@ -91,7 +93,8 @@ class Chunked:
     """
 
     def __init__(self, config: BatchingConfig) -> None:
-        self._budget = config.chunk_tokens
+        self._longest = config.chunk_tokens
+        self._budget = config.chunk_tokens * config.ranks
         self._preemptive = config.queue_order is QueueOrder.PREEMPTIVE
 
     def compose(self, view: View, /) -> None:
@@ -104,7 +107,7 @@ class Chunked:
                 left = self._admit(view, left, before=sequence)
             if left <= 0:
                 return
-            tokens = min(sequence.missing, left)
+            tokens = min(sequence.missing, left, self._longest)
             view.take(sequence, tokens)
             left -= tokens
         self._admit(view, left, before=None)
@@ -117,7 +120,7 @@ class Chunked:
         while left > 0 and not view.preempted and (head := view.head()) is not None:
             if (before is not None and view.rank(head) >= view.rank(before)) or not view.admit():
                 break
-            tokens = min(head.missing, left)
+            tokens = min(head.missing, left, self._longest)
             view.take(head, tokens)
             left -= tokens
         return left

@@ -38,7 +38,7 @@ class Roster:
         self.ledger = ledger
         self._largest = ledger.capacity_tokens // config.ranks
         self._block = ledger.block_tokens
-        self._most = config.max_sequences
+        self._most = config.max_sequences * config.ranks
         self._headroom = int(config.watermark * ledger.capacity_tokens)
         self.grows = config.admission is Admission.PREEMPT
         self.lockstep = Lockstep(block_tokens=ledger.block_tokens, grows=self.grows)

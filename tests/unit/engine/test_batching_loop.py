@@ -68,6 +68,40 @@ def test_wb2_a_request_lies_on_one_data_parallel_rank(loop_of: Callable[..., Bat
     assert (loop.counts().refused, loop.counts().waiting) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "prompts", "taken"),
+    [
+        (1, (4000, 4000), (4000,)),
+        (4, (4000,) * 5, (4000,) * 4),
+        (2, (300, 300, 200, 300), (300, 300, 200)),
+        (2, (4000, 300, 200, 300), (4000, 300, 200)),
+    ],
+)
+def test_each_data_parallel_rank_gets_prompts_up_to_the_limit(
+    loop_of: Callable[..., BatchingLoop], ranks: int, prompts: tuple[int, ...], taken: tuple[int, ...]
+) -> None:
+    loop = loop_of(ranks=ranks, capacity=200_000, max_batched_tokens=512)
+    for number, tokens in enumerate(prompts):
+        loop.submit(request(str(number), tokens, 2), now=0.0)
+    iteration = loop.plan(now=0.0).iteration
+    assert iteration is not None
+    assert tuple(chunk.new_tokens for chunk in iteration.chunks) == taken
+
+
+def test_budget_and_sequences_are_those_of_a_rank(loop_of: Callable[..., BatchingLoop]) -> None:
+    loop = loop_of(ranks=2, max_sequences=2, policy=BatchPolicy.CHUNKED, chunk_tokens=100, capacity=10_000)
+    for number in range(5):
+        loop.submit(request(str(number), 1000 if number < 2 else 20, 2), now=0.0)
+    chunks = []
+    for _ in range(11):
+        iteration = loop.plan(now=loop.next_seconds() or 0.0).iteration
+        assert iteration is not None
+        chunks.append([chunk.new_tokens for chunk in iteration.chunks])
+        loop.complete(now=iteration.end_seconds)
+    assert chunks[:10] == [[100, 100]] * 10, "a prompt is on one rank, so it gets the budget of one"
+    assert (chunks[10], loop.counts().waiting) == ([20, 20], 1), "four at a time, the fifth waits"
+
+
 def test_prefill_first_never_mixes_and_fills_up_to_the_limit(
     loop_of: Callable[..., BatchingLoop], driver: type
 ) -> None:
