@@ -32,6 +32,7 @@ EXAMPLES = (
 )
 
 EXPLAINING = (TimeModelKind.ROOFLINE, TimeModelKind.CALIBRATED)
+OVERHEAD_SHOWN_SECONDS = 5e-7
 """Time models that know arithmetic from memory traffic; the others measure."""
 
 
@@ -134,7 +135,8 @@ def _text(instance: Instance, batch: BatchShape, cost: IterationCost, answer: di
         work.append(f"a prompt of {chunk.new_tokens}{after}")
     if batch.decode_sequences:
         held = batch.decode_context_tokens // batch.decode_sequences
-        work.append(f"{batch.decode_sequences} decodes at {held} tokens of context")
+        decodes = "1 decode" if batch.decode_sequences == 1 else f"{batch.decode_sequences} decodes"
+        work.append(f"{decodes} at {held} tokens of context")
     if len(work) > 6:
         work = [f"{len(batch.chunks)} prompts of {batch.prefill_tokens} tokens in all", *work[len(batch.chunks) :]]
     explained = answer["time_model"] in EXPLAINING
@@ -148,6 +150,9 @@ def _text(instance: Instance, batch: BatchShape, cost: IterationCost, answer: di
         lines.append(f"  memory      {_milliseconds(cost.memory_seconds)}")
     if cost.communication_seconds:
         lines.append(f"  exchange    {_milliseconds(cost.communication_seconds)}")
+    overhead = cost.seconds - max(cost.compute_seconds, cost.memory_seconds) - cost.communication_seconds
+    if explained and overhead > OVERHEAD_SHOWN_SECONDS:
+        lines.append(f"  overhead    {_milliseconds(overhead)}: on top of the slower of the two")
     if instance.pipeline > 1:
         lines.append(f"  each stage  {_milliseconds(cost.stage_seconds)}: the next batch can start then")
     lines.append(f"  {answer['tokens_per_second']:,.0f} tokens/s; KV room for {answer['kv_capacity_tokens']:,} tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from disagg_cli.errors import CommandError, UsageError
 from disagg_cli.parsing import Parser, count
@@ -83,13 +84,15 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     cells = cells_of(arguments)
     rows = sweep_cells(cells, processes=arguments.processes or os.cpu_count() or 1, console=Console(stderr=True))
     text = csv_of(rows)
+    done = [row for row in rows if not row["error"]]
     if arguments.csv:
         write_text(text, arguments.csv)
+        failed = f", {len(rows) - len(done)} of them with a reason why not" if len(done) < len(rows) else ""
+        print(f"disagg {name}: {arguments.csv} has {len(rows)} rows{failed}", file=sys.stderr)
     else:
         print(text, end="")
     if arguments.plot:
         draw_sweep(rows, caption=caption_of(arguments), path=arguments.plot)
-    done = [row for row in rows if not row["error"]]
     if not done:
         raise CommandError(f"no cell could be simulated; the first: {rows[0]['error']}")
     return 0

@@ -42,6 +42,7 @@ Row = dict[str, Any]
 _FIGURES = (
     "requests",
     "completed",
+    "requests_over_context",
     "stable",
     "attainment_ttft",
     "attainment_tpot",
@@ -208,6 +209,7 @@ def _figures(result: Result) -> Row:
     values = (
         result.requests,
         result.completed,
+        result.requests_over_context,
         result.stability.stable,
         None if attainment is None else attainment.ttft,
         None if attainment is None else attainment.tpot,
@@ -278,7 +280,8 @@ def _interrupts_held_back() -> Iterator[None]:
 @contextmanager
 def _bar(total: int, console: Console) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Where nobody watches (a file, a pipe), a bar would leave nothing but an empty line.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task("simulating", total=total)
 
 

@@ -106,10 +106,10 @@ def test_systems_and_models_without_kernels_are_refused(folder: Path) -> None:
 def test_without_the_extra_its_name_is_said(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UsageError, match=r"pip install 'disagg\[kernels\]'"):
+    with pytest.raises(UsageError, match=r"pip install aiconfigurator-core pyarrow"):
         kernel_time_model(build(), backend="vllm", folder=folder)
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'disagg\[kernels\]'"):
+    with pytest.raises(UsageError, match=r"pip install aiconfigurator-core pyarrow"):
         kernel_time_model(build(), backend="vllm", read_rows=read_csv)
 
 

@@ -237,6 +237,18 @@ def test_a_cell_that_can_not_be_has_its_reason(said: Any, refused: Any) -> None:
     assert rows[1]["completed"] == "20"
 
 
+def test_a_sweep_into_a_file_says_what_is_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from disagg_cli.main import main
+
+    path = tmp_path / "rows.csv"
+    flags = ("sweep", *BASE, "--input", "2000", "--output", "50", "--requests", "20", "--grid", "model=opt-13b,opt-66b")
+    assert main([*flags, "--rate", "1", "--processes", "1", "--csv", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"disagg sweep: {path} has 2 rows, 1 of them with a reason why not\n"
+    assert [row["requests_over_context"] for row in rows_of(path.read_text())] == ["20", ""]
+
+
 def test_a_sweep_of_nothing_but_errors_fails(capsys: pytest.CaptureFixture[str]) -> None:
     from disagg_cli.main import main
 

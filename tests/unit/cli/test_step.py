@@ -153,6 +153,9 @@ def test_text_says_what_limits_it(capsys: Captured) -> None:
     assert "a prompt of 512 after 100 cached" in out
     assert "bound by compute" in out
     assert "each stage" in out
+    assert "overhead    1.00 ms" in out
+    assert main([*BASE, "--decode", "1", "--context", "50"]) == 0
+    assert "\n1 decode at 50 tokens" in capsys.readouterr().out
     assert main([*BASE, "--decode", "4", "--context", "50"]) == 0
     assert "4 decodes at 50 tokens of context: 1" in capsys.readouterr().out
     assert main([*BASE, "--decode", "4", "--context", "50", "--time-model", "fitted"]) == 0

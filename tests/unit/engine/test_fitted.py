@@ -121,7 +121,7 @@ def test_wrong_coefficients_are_refused_by_name(value: float) -> None:
 
 
 def test_analytic_needs_coefficients(instance_of: Build) -> None:
-    with pytest.raises(SettingError, match="coefficients is None"):
+    with pytest.raises(SettingError, match="coefficients is missing"):
         time_model("analytic", instance_of())
     assert isinstance(time_model("analytic", instance_of(), coefficients=COEFFICIENTS), Analytic)
 
