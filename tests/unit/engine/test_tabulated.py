@@ -180,7 +180,7 @@ def test_profiles_of_something_else_are_refused(instance_of: Build) -> None:
         Tabulated.from_profile(profile, instance_of(tensor=2))
     with pytest.raises(SettingError, match="profile is 'empty'"):
         Tabulated.from_profile(replace(profile, prefill=(), decode=()), instance)
-    with pytest.raises(SettingError, match="profile is None"):
+    with pytest.raises(SettingError, match="profile is missing"):
         time_model("profile", instance)
 
 
