@@ -98,6 +98,10 @@ def _blocked_update(facts: Facts) -> Answer:
         return Answer(kind, "False", Reason.UP_TO_DATE, "every instance is of the current revision")
     if facts.paused:
         return Answer(kind, "False", Reason.PAUSED, "spec.paused keeps instances of an old revision")
+    refused = facts.failure is not None and facts.failure.reason in (Reason.QUOTA_EXCEEDED, Reason.FORBIDDEN)
+    stop = _blocked(facts) if refused or not facts.fit.fits else None
+    if stop is not None:
+        return Answer(kind, "True", stop.reason, f"instances of the current revision cannot be made: {stop.message}")
     leaving = any(count.draining or count.terminating for count in facts.counts.values())
     if facts.no_room is not None and not leaving:
         message = (

@@ -109,11 +109,18 @@ def _shortfall(role: RoleTarget, mine: tuple[Instance, ...], rollout: Rollout) -
 def _victims(role: RoleTarget, serving: list[Instance], rollout: Rollout) -> list[tuple[Instance, str]]:
     surplus = len(serving) - role.replicas - rollout.surge.get(role.role, 0)
     if surplus > 0:
-        ranked = sorted(serving, key=lambda instance: removal_rank(instance, role.revision))
+        due = rollout.victims.get(role.role, ())
+        ranked = sorted(serving, key=lambda instance: _rank(instance, role.revision, due=instance in due))
         noun = "instance is" if role.replicas == 1 else "instances are"
         reason = f"{role.replicas} {role.role.value} {noun} wanted"
         return [(instance, reason) for instance in ranked[:surplus]]
     return [(instance, "its revision is old") for instance in rollout.victims.get(role.role, ())]
+
+
+def _rank(instance: Instance, revision: str, *, due: bool) -> tuple[object, ...]:
+    """Of instances that serve, those go first that an update takes away now."""
+    placed, scheduled, ready, *rest = removal_rank(instance, revision)
+    return (placed, scheduled, ready, not due, *rest)
 
 
 def _starved(target: Target, observed: Observed, unaffordable: int) -> Obstacle | None:

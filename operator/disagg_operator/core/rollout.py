@@ -64,6 +64,10 @@ class _Crew:
     def ready(self, role: Role) -> list[Instance]:
         return [i for i in self.serving[role] if i.ready and i.uid not in self.gone]
 
+    def paired(self, role: Role, pairing: str) -> list[Instance]:
+        """Ready instances of one pairing."""
+        return [i for i in self.ready(role) if i.pairing == pairing]
+
     def useful(self, role: Role) -> int:
         partner = self.target.partner(role)
         mine = self.ready(role)
@@ -75,18 +79,22 @@ class _Crew:
     def in_place(self, role: Role) -> bool:
         """Whether an instance may go before another has taken its place, once all of them serve.
 
-        Where the pairing changes, the only instance of a role takes the use of all its partners along.
+        Where the pairing changes, an instance may take the use of too many partners along, the only one of a role for
+        example.
         """
-        section, partner = self.target.roles[role], self.target.partner(role)
+        section = self.target.roles[role]
         if section.replicas <= section.needed:
             return False
-        return section.replicas > 1 or partner is None or partner.needed == 0 or not self.foreign(role)
+        foreign = [i for i in self.foreign(role) if i.ready]
+        if not foreign or len(self.ready(role)) < section.replicas:
+            return True
+        return any(_harmless(self.target, self, i) for i in foreign)
 
     def is_last_resort(self, candidate: Instance) -> bool:
         """The last decode instance that prefill instances of its pairing, draining ones included, can hand over to."""
         if candidate.role is not Role.DECODE:
             return False
-        others = any(i.pairing == candidate.pairing and i is not candidate for i in self.ready(Role.DECODE))
+        others = [i for i in self.paired(Role.DECODE, candidate.pairing) if i is not candidate]
         return not others and any(
             i.alive and i.ready and i.pairing == candidate.pairing for i in self.observed.of(Role.PREFILL)
         )
@@ -102,11 +110,16 @@ class _Crew:
 
 def _surge(target: Target, observed: Observed, crew: _Crew) -> tuple[dict[Role, int], Obstacle | None]:
     """Instances above the replicas by role, within the budget, and what is in the way of more."""
-    extra = {role: max(0, len(crew.serving[role]) - section.replicas) for role, section in target.roles.items()}
+    above = {role: max(0, len(crew.serving[role]) - section.replicas) for role, section in target.roles.items()}
+    extra = {role: min(number, len(crew.serving[role]) - len(crew.old(role))) for role, number in above.items()}
     surge = dict.fromkeys(target.roles, 0)
     purse = _left(target, observed, crew)
     obstacle: Obstacle | None = None
     for unit in _units(target, crew):
+        if any(above[role] > extra[role] for role in unit):
+            # Fewer are wanted than there are old ones: those that are too many go first.
+            surge |= {role: min(extra[role], target.roles[role].max_surge) for role in unit}
+            continue
         stuck = next((role for role in unit if target.roles[role].max_surge == 0), None)
         if stuck is not None:
             obstacle = obstacle or _no_surge(target, stuck)
@@ -235,5 +248,8 @@ def _in_step(target: Target, crew: _Crew, candidate: Instance) -> bool:
     new = any(i.scheduled and i.pairing == partner.pairing for i in crew.serving[partner.role])
     if not new and not crew.in_place(partner.role):
         return False
+    if candidate.role is Role.PREFILL and len(crew.paired(Role.DECODE, candidate.pairing)) <= 1:
+        # The last decode instance of this pairing waits for it.
+        return True
     mine = crew.moved(section.role) / section.replicas if section.replicas else 1.0
     return mine < (crew.moved(partner.role) + 1) / partner.replicas

@@ -86,6 +86,15 @@ def test_an_update_without_room_is_blocked_and_says_what_would_help(both: list[I
     assert moving[:2] == ("False", "Updating"), "room comes free by itself"
 
 
+def test_an_update_that_cannot_be_made_is_blocked_too(both: list[Instance]) -> None:
+    quota = status(both, revision="r2", failure=Failure(Reason.QUOTA_EXCEEDED, "exceeded quota: gpus"))
+    assert said(quota, ConditionType.UPDATE_BLOCKED)[:2] == ("True", "QuotaExceeded")
+    big = status(both, revision="r2", fit=Fit(False, Reason.INSUFFICIENT_GPU_MEMORY, "too big"))
+    assert said(big, ConditionType.UPDATE_BLOCKED)[:2] == ("True", "InsufficientGpuMemory")
+    lost = status(both, revision="r2", failure=Failure(Reason.RECONCILE_FAILED, "etcd is slow"))
+    assert said(lost, ConditionType.UPDATE_BLOCKED)[:2] == ("False", "Updating")
+
+
 def test_a_paused_update_is_neither_blocked_nor_done(both: list[Instance]) -> None:
     found = status(both, revision="r2", paused=True)
     for kind in (ConditionType.READY, ConditionType.PROGRESSING, ConditionType.UPDATE_BLOCKED):

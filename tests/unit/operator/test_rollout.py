@@ -279,7 +279,7 @@ def sections(draw: st.DrawFn, role: Role) -> RoleTarget:
     return section(role, replicas, base=base, max_surge=surge, max_unavailable=unavailable)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     prefill=sections(P), decode=sections(D), spare=st.none() | st.integers(0, 5), pairing=st.sampled_from(["k1", "k2"])
 )
@@ -301,3 +301,38 @@ def test_any_update_ends_or_says_why_and_never_goes_below_what_is_needed(
     if done:
         assert len(fleet.revisions(P)) == prefill.replicas
         assert len(fleet.revisions(D)) == decode.replicas
+
+
+changes = st.tuples(
+    st.integers(0, 6),  # steps until the next change
+    st.sampled_from([("r1", "k1"), ("r2", "k1"), ("r3", "k2"), ("r4", "k3")]),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(changes, min_size=1, max_size=5),
+    surge=st.integers(1, 2),
+    unavailable=st.integers(0, 2),
+    base=st.integers(0, 2),
+)
+def test_changes_on_the_way_end_in_the_last_of_them(
+    steps: list[tuple[int, tuple[str, str], int, int]], surge: int, unavailable: int, base: int
+) -> None:
+    bounds = {"max_surge": surge, "max_unavailable": unavailable}
+    fleet = Fleet(target(section(P, 2), section(D, 2))).add(P, 2).add(D, 2)
+    for wait, (revision, pairing), prefill, decode in steps:
+        roles = [
+            section(role, number, revision=revision, pairing=pairing, base=min(base, number), **bounds)
+            for role, number in ((P, prefill), (D, decode))
+        ]
+        fleet.target = target(*roles)
+        for _ in range(wait):
+            fleet.step()
+    fleet.settle()
+    _, (revision, _), prefill, decode = steps[-1]
+    assert fleet.revisions(P) == [revision] * prefill
+    assert fleet.revisions(D) == [revision] * decode
+    assert fleet.decision.obstacle is None
