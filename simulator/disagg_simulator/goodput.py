@@ -121,6 +121,11 @@ class Goodput:
         return 0.0 if self.best is None else self.best.rate
 
     @property
+    def unbounded(self) -> bool:
+        """Whether no rate was too high: the trials are too short to tell, or nothing is asked of the deployment."""
+        return self.best is not None and self.best.rate >= HIGHEST_RATE
+
+    @property
     def infeasible(self) -> bool:
         """Whether no rate at all meets the objectives."""
         return self.best is None

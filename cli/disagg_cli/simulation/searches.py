@@ -49,9 +49,15 @@ def search_goodput(arguments: argparse.Namespace, deployment: Deployment) -> tup
             requests=requests,
             growth=growth,
         )
-        return find_goodput(trials, search), _named(arguments, source)
+        found = find_goodput(trials, search)
     except (EngineError, SimulatorError) as error:
         raise UsageError(str(error)) from None
+    if found.unbounded:
+        raise UsageError(
+            f"{requests} requests meet the promises however fast they come, so that there is no highest rate; more "
+            "--requests, tighter promises or longer answers would show one"
+        )
+    return found, _named(arguments, source)
 
 
 def _named(arguments: argparse.Namespace, source: Source) -> str:

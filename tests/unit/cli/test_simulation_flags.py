@@ -13,6 +13,7 @@ from disagg_cli.simulation.deployments import build_deployment
 from disagg_cli.simulation.loads import build_load, build_source
 from disagg_cli.simulation.options import add_all, fault
 from disagg_cli.simulation.ranges import numbers, ratios
+from disagg_cli.simulation.searches import search_goodput
 from disagg_contract.config import Admission, BatchPolicy, QueueOrder, RoutingPolicy
 from disagg_contract.labels import Role
 from disagg_engine.batching import FirstToken
@@ -394,3 +395,13 @@ def test_in_a_sweep_over_ratios_the_scheduler_is_that_of_colocated_cells() -> No
 def test_goodput_takes_no_rate_and_says_what_it_takes(refused: Any) -> None:
     flags = ("--model", "opt-13b", "--gpu", "a100-80gb", "--workload", "chat", "--rate", "5")
     assert "--start" in refused("goodput", *flags)
+
+
+def test_a_rate_without_bound_is_no_answer() -> None:
+    """One request, or promises that the whole run keeps: the highest rate tried would be a number without meaning."""
+    parser = Parser(prog="disagg goodput")
+    add_all(parser, rate=False)
+    arguments = parser.parse_args([*BASE, "--input", "512", "--output", "64", "--requests", "1", "--ttft", "1s"])
+    arguments.target, arguments.tolerance, arguments.start = 0.9, 0.005, 1.0
+    with pytest.raises(UsageError, match="1 requests meet the promises however fast they come"):
+        search_goodput(arguments, build_deployment(arguments))
