@@ -21,6 +21,8 @@ import numpy as np
 
 from disagg_contract import __version__
 from disagg_contract.config import BatchPolicy
+from disagg_contract.labels import Role
+from disagg_engine.batching.speculation import Speculation
 from disagg_load.report import Attainment, Distribution, Slo
 from disagg_simulator.deployment import Deployment, Group, Mode
 from disagg_simulator.figures import Figures
@@ -178,6 +180,7 @@ def deployment_to_json(deployment: Deployment) -> dict[str, Any]:
         }
         described["transfer"] = deployment.transfer.value
     described["routing"] = deployment.routing.value
+    described["overlap_weight"] = deployment.overlap_weight
     return described
 
 
@@ -186,20 +189,45 @@ def _finite(value: float) -> float | None:
 
 
 def _group_to_json(group: Group) -> dict[str, Any]:
-    batching = group.batching
+    batching, instance = group.batching, group.instance
     return {
         "role": group.role.value,
         "replicas": group.replicas,
-        "gpu": group.instance.gpu.name,
-        "tensor": group.instance.tensor,
-        "pipeline": group.instance.pipeline,
+        "gpu": instance.gpu.name,
+        "tensor": instance.tensor,
+        "pipeline": instance.pipeline,
+        "data_parallel": instance.data_parallel,
+        "expert_parallel": instance.expert_parallel,
+        "weights": instance.weight_precision.value,
+        "kv": instance.kv_precision.value,
         "time_model": type(group.time_model).__name__.lower(),
         "scheduler": batching.policy.value,
         "token_budget": batching.chunk_tokens if batching.policy is BatchPolicy.CHUNKED else None,
+        "max_batched_tokens": batching.max_batched_tokens,
+        "fill_tokens": batching.fill_tokens if group.role is Role.PREFILL else None,
+        "prefill_burst": batching.prefill_burst,
         "admission": batching.admission.value,
+        "watermark": batching.watermark,
+        "queue_order": batching.queue_order.value,
+        "ageing_seconds_per_token": batching.ageing_seconds_per_token,
         "max_sequences": batching.max_sequences,
+        "scheduling_overhead_seconds": batching.scheduling_overhead_seconds,
+        "speculation": _speculation(batching.speculation),
         "kv_capacity_tokens": group.capacity_tokens,
         "ledger": group.ledger.value,
+        "block_tokens": group.block_tokens,
+        "startup_seconds": group.startup_seconds,
+    }
+
+
+def _speculation(speculation: Speculation | None) -> dict[str, Any] | None:
+    if speculation is None:
+        return None
+    return {
+        "draft_tokens": speculation.draft_tokens,
+        "acceptance": speculation.acceptance,
+        "draft_cost": speculation.draft_cost,
+        "drawn": speculation.draw is not None,
     }
 
 

@@ -8,12 +8,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disagg_cli.main import main
+from disagg_engine.batching import BatchingConfig
+from disagg_engine.instance import Instance
+from disagg_simulator.deployment import Group
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEPLOYMENT = ("--model", "opt-13b", "--gpu", "a100-80gb", "--prefill", "2", "--decode", "1")
@@ -84,3 +88,20 @@ def test_sm6_the_same_seed_gives_the_same_bytes_in_every_process(tmp_path: Path)
         texts.append(out.read_bytes())
     assert texts[0] == texts[1]
     assert texts[0].count(b"\n") == 1 + 3 * 2 * 2
+
+
+def test_what_was_simulated_names_every_setting_of_a_group() -> None:
+    """Whatever changes a number is told: no setting may be added without the result showing it."""
+    batching = {
+        "policy": "scheduler",
+        "chunk_tokens": "token_budget",
+        "role": "role",
+        "pipeline": "pipeline",
+        "ranks": "data_parallel",
+    }
+    instance = {"weight_precision": "weights", "kv_precision": "kv"}
+    told = json.loads((GOLDEN / "simulation.json").read_text(encoding="utf-8"))["deployment"]["groups"][0]
+    wanted = {batching.get(field.name, field.name) for field in fields(BatchingConfig)}
+    wanted |= {instance.get(field.name, field.name) for field in fields(Instance)} - {"model", "constants"}
+    wanted |= {field.name for field in fields(Group)} - {"instance", "batching"}
+    assert wanted <= set(told)
