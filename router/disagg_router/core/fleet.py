@@ -7,8 +7,8 @@ and never touch the second. Load is changed by :class:`candidates.Charge` alone;
 on the object that the charge was taken from.
 
 Workers of one model and revision must agree on what block hashes mean (block size, tokenizer, template, hash scheme);
-one that does not is refused by name. Prefill and decode are paired only within one revision, so while an update replaces
-one by another that hashes otherwise, both serve, each among its own.
+one that does not is refused by name. Prefill and decode are paired only within one revision, so while an update
+replaces one by another that hashes otherwise, both serve, each among its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
