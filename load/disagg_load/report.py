@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import WorkloadError
 from .records import Outcome, RequestRecord
 
 SCHEMA = "disagg.dev/replay/v1"
@@ -30,6 +31,11 @@ class Slo:
 
     ttft_seconds: float
     tpot_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_seconds", "tpot_seconds"):
+            if not getattr(self, name) > 0:
+                raise WorkloadError(f"the objective {name} is {getattr(self, name)!r}; it must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
+from numbers import Integral
 
 from disagg_contract.choices import RoutingPolicy
 from disagg_contract.labels import Role
@@ -78,10 +79,12 @@ class Group:
     startup_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
-            raise DeploymentError(
-                field=f"{self.role}.replicas", value=self.replicas, wanted="a whole number, at least 1"
-            )
+        for name, least in (("replicas", 1), ("kv_capacity_tokens", 0), ("block_tokens", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or int(value) < least:
+                raise DeploymentError(
+                    field=f"{self.role}.{name}", value=value, wanted=f"a whole number, at least {least}"
+                )
         if not (isfinite(self.startup_seconds) and self.startup_seconds >= 0):
             raise DeploymentError(
                 field=f"{self.role}.startup_seconds", value=self.startup_seconds, wanted="a finite number, 0 or more"
@@ -153,6 +156,10 @@ class Deployment:
             Mode.PREFILL_ONLY: {"prefill"},
             Mode.DECODE_ONLY: {"decode"},
         }[self.mode]
+        if not (isfinite(self.overlap_weight) and self.overlap_weight >= 0):
+            raise DeploymentError(
+                field="overlap_weight", value=self.overlap_weight, wanted="a finite number, 0 (load alone) or more"
+            )
         for name, role in (("prefill", Role.PREFILL), ("decode", Role.DECODE), ("workers", Role.WORKER)):
             groups: tuple[Group, ...] = getattr(self, name)
             if bool(groups) != (name in wanted):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from numbers import Integral
 
 from disagg_contract.choices import Admission, BatchPolicy, QueueOrder
 from disagg_contract.labels import Role
@@ -66,9 +67,9 @@ class BatchingConfig:
     def __post_init__(self) -> None:
         for field in ("max_batched_tokens", "fill_tokens", "chunk_tokens", "max_sequences", "pipeline", "ranks"):
             value = getattr(self, field)
-            if value < 1:
-                raise SettingError(field=field, value=value, wanted="at least 1")
-        if self.prefill_burst is not None and self.prefill_burst < 1:
+            if not isinstance(value, Integral) or int(value) < 1:
+                raise SettingError(field=field, value=value, wanted="a whole number, at least 1")
+        if self.prefill_burst is not None and not self.prefill_burst >= 1:
             raise SettingError(field="prefill_burst", value=self.prefill_burst, wanted="at least 1, or None")
         if not 0.0 <= self.watermark < 1.0:
             raise SettingError(field="watermark", value=self.watermark, wanted="at least 0 and below 1")

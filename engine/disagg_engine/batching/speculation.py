@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import floor
+from numbers import Integral
 
 from disagg_engine.errors import SettingError
 
@@ -33,8 +34,8 @@ class Speculation:
     draw: Draw | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.draft_tokens < 1:
-            raise SettingError(field="draft_tokens", value=self.draft_tokens, wanted="at least 1")
+        if not (isinstance(self.draft_tokens, Integral) and self.draft_tokens >= 1):
+            raise SettingError(field="draft_tokens", value=self.draft_tokens, wanted="a whole number, at least 1")
         if not 0.0 <= self.acceptance <= 1.0:
             raise SettingError(field="acceptance", value=self.acceptance, wanted="a probability, between 0 and 1")
         if not 0.0 <= self.draft_cost < float("inf"):

@@ -55,9 +55,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens < 1:
+        if not self.prompt_tokens >= 1:
             raise SettingError(field="prompt_tokens", value=self.prompt_tokens, wanted="at least 1")
-        if self.max_tokens < 1:
+        if not self.max_tokens >= 1:
             raise SettingError(field="max_tokens", value=self.max_tokens, wanted="at least 1")
 
 

@@ -59,9 +59,9 @@ class BlockLedger:
         prefix_caching: bool = True,
         listener: KvListener | None = None,
     ) -> None:
-        if block_tokens < 1:
+        if not block_tokens >= 1:
             raise SettingError(field="block_tokens", value=block_tokens, wanted="at least 1")
-        if capacity_tokens < block_tokens:
+        if not capacity_tokens >= block_tokens:
             raise SettingError(
                 field="capacity_tokens", value=capacity_tokens, wanted=f"at least a block ({block_tokens})"
             )

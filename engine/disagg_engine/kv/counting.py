@@ -11,9 +11,9 @@ class CountingLedger:
     """Room as whole blocks, without identities. Never reuses anything; keys are ignored."""
 
     def __init__(self, *, capacity_tokens: int, block_tokens: int = 1) -> None:
-        if block_tokens < 1:
+        if not block_tokens >= 1:
             raise SettingError(field="block_tokens", value=block_tokens, wanted="at least 1")
-        if capacity_tokens < block_tokens:
+        if not capacity_tokens >= block_tokens:
             raise SettingError(
                 field="capacity_tokens", value=capacity_tokens, wanted=f"a block or more ({block_tokens})"
             )
