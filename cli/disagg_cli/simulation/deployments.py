@@ -94,7 +94,7 @@ def build_deployment(arguments: argparse.Namespace) -> Deployment:
             decode = arguments.decode or arguments.replicas
             groups[Role.DECODE] = (_group(arguments, catalogue, Role.DECODE, decode),)
         for group in (group for role in groups.values() for group in role):
-            _ = group.capacity_tokens
+            _ = group.instance.kv_capacity_tokens()  # the model has to fit, whatever room is asked for
         return Deployment(
             mode=mode,
             prefill=groups.get(Role.PREFILL, ()),

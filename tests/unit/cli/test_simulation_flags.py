@@ -405,3 +405,8 @@ def test_a_rate_without_bound_is_no_answer() -> None:
     arguments.target, arguments.tolerance, arguments.start = 0.9, 0.005, 1.0
     with pytest.raises(UsageError, match="1 requests meet the promises however fast they come"):
         search_goodput(arguments, build_deployment(arguments))
+
+
+def test_a_model_that_does_not_fit_is_refused_whatever_room_is_asked_for() -> None:
+    with pytest.raises(UsageError, match=r"276\.0 GB too little; tensor 6 × pipeline 1 would be enough"):
+        build_deployment(parsed("--model", "opt-175b", "--kv-capacity-tokens", "1000"))
