@@ -48,6 +48,9 @@ EXAMPLES = (
     "      --json simulated.json",
 )
 
+_OF_SERVERS = ("time_scale", "timeout", "late_after", "max_connections", "prompts")
+"""Flags that only a replay against a server takes."""
+
 
 def configure(parser: Parser, name: str) -> None:
     """Add the arguments."""
@@ -118,6 +121,7 @@ def configure(parser: Parser, name: str) -> None:
         "--max-connections", type=count, default=1024, metavar="N", help="connections at a time (default 1024)"
     )
 
+    shared = {action.dest for action in parser._actions} | {"model"}
     add_instance_options(parser, required=False)
     add_deployment_options(parser)
     add_run_options(parser)
@@ -131,6 +135,11 @@ def configure(parser: Parser, name: str) -> None:
         "prefill_burst": 8,
     }
     parser.set_defaults(**pods, defaults=pods)
+    simulated = [action.dest for action in parser._actions if action.dest not in shared]
+    parser.set_defaults(
+        of_simulations={dest: parser.get_default(dest) for dest in simulated},
+        of_servers={dest: parser.get_default(dest) for dest in _OF_SERVERS},
+    )
 
 
 def run(arguments: argparse.Namespace, name: str) -> int:
@@ -138,6 +147,10 @@ def run(arguments: argparse.Namespace, name: str) -> int:
     from disagg_load.shell.files import load_workload, write_report
     from disagg_load.shell.replay import ReplayOptions
 
+    others, place = (arguments.of_servers, "--url") if arguments.simulate else (arguments.of_simulations, "--simulate")
+    for dest, default in others.items():
+        if getattr(arguments, dest) != default:
+            raise UsageError(f"--{dest.replace('_', '-')} is for {place}, and would do nothing here")
     if arguments.simulate:
         for flag in ("model", "gpu"):
             if getattr(arguments, flag) is None:

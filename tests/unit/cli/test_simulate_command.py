@@ -353,3 +353,21 @@ def test_what_sets_a_role_apart_needs_that_role(refused: Any, said: Any) -> None
     assert "--decode-gpu does not go with --mode colocated" in text
     flags = ("--ratios", "1W,1P1D", "--decode-gpu", "h100", "--rate", "1", "--requests", "20")
     assert "does not go" not in said("sweep", *BASE, *LENGTHS, *flags)
+
+
+@pytest.mark.parametrize(
+    ("where", "flags", "place"),
+    [
+        (("--simulate", "--model", "opt-13b", "--gpu", "a100-80gb"), ("--time-scale", "5"), "--url"),
+        (("--simulate", "--model", "opt-13b", "--gpu", "a100-80gb"), ("--timeout", "1s"), "--url"),
+        (("--simulate", "--model", "opt-13b", "--gpu", "a100-80gb"), ("--prompts", "text"), "--url"),
+        (("--url", "http://127.0.0.1:1"), ("--prefill", "3"), "--simulate"),
+        (("--url", "http://127.0.0.1:1"), ("--gpu", "h100"), "--simulate"),
+        (("--url", "http://127.0.0.1:1"), ("--fault", "kill:decode-0@1"), "--simulate"),
+    ],
+)
+def test_a_replay_refuses_flags_of_the_other_kind(
+    refused: Any, where: tuple[str, ...], flags: tuple[str, ...], place: str
+) -> None:
+    told = refused("replay", *where, "--trace", "builtin:chat?rate=1&requests=2", *flags)
+    assert f"{flags[0]} is for {place}, and would do nothing here" in told
