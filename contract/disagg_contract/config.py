@@ -75,6 +75,9 @@ class WorkerConfig(Config):
     lease_seconds: float = setting(30.0, "wall seconds without a sign of life after which pinned KV is freed", above=0)
     grace_seconds: float = setting(120.0, "wall seconds a drain may take after SIGTERM", low=0)
     slowdown: float = setting(1.0, "factor on every iteration, to try what a slow GPU does", above=0)
+    token_file: str = setting(
+        "", "file with the deployment's tokens, one a line; without it whoever reaches the ports is served"
+    )
     debug_endpoints: bool = setting(False, "serve /debug/slowdown")
     revision: str = setting("", "revision hash; prefill and decode of different ones are not paired")
     seed: int = setting(0, "seed of everything the instance draws")
@@ -93,6 +96,7 @@ class RouterConfig(Config):
     deployment: str = setting("", "DisaggDeployment whose pods are watched")
     namespace: str = setting("", "namespace of those pods; empty: the pod's own")
     discovery_file: str = setting("", "file with the workers, instead of watching pods")
+    token_file: str = setting("", "file with the deployment's tokens, one a line; workers are shown the first")
     model: str = setting("", "served model name; the label of metrics before the first worker is known")
     host: str = setting("0.0.0.0", "address to listen on")
     port: int = setting(ports.HTTP, "HTTP port; 0 takes a free one", low=0, high=65535)
@@ -181,6 +185,12 @@ class OperatorConfig(Config):
     lease_namespace: str = setting("", "namespace of the leader lease; empty: the pod's own")
     lease_seconds: float = setting(15.0, "validity of the leader lease", above=1)
     lease: bool = setting(True, "hold a leader lease before acting")
+    token_max_age_seconds: float = setting(
+        30 * 86_400.0, "a deployment's token is replaced at this age; 0: only when it is asked for", low=0
+    )
+    token_step_seconds: float = setting(
+        180.0, "between two steps of a rotation: kubelets show a changed Secret within two minutes", above=0
+    )
     health_port: int = setting(ports.OPERATOR_HEALTH, "port of liveness and readiness", low=0, high=65535)
     metrics_port: int = setting(ports.OPERATOR_METRICS, "port of metrics", low=0, high=65535)
     event_age_limit_seconds: float = setting(600.0, "liveness fails after this long without a watch event", above=0)

@@ -64,6 +64,8 @@ WORKER_INFO: Final = f"{GROUP}/worker-info"
 engine id."""
 RESTARTED_AT: Final = f"{GROUP}/restartedAt"
 """Set on a DisaggDeployment to restart its pods; the value enters the revision."""
+ROTATE_TOKEN: Final = f"{GROUP}/rotate-token"
+"""Set on a DisaggDeployment, to any other value than before, to have its token replaced."""
 SPEC_HASH: Final = f"{GROUP}/spec-hash"
 """Digest of the rendered manifest on objects that the operator applies."""
 

@@ -12,6 +12,12 @@ The TCP layer is ours, for simulated workers: the decode worker connects to ``re
     prefill → decode   Refused(reason) instead, when the engine id, the transfer or the geometry is not known
     decode → prefill   Renew(transfer_id) while the request queues: it extends the lease; Ack(transfer_id) frees it
 
+A prefill worker whose deployment has a token says ``proof`` in its answer, and speaks first on each connection:
+
+    prefill → decode   Challenge(nonce)
+    decode → prefill   Proof(engine_id, mac), as in ``tokens``; nothing is answered to one that is right
+    prefill → decode   Refused("unauthorised") to anything else, and the end of the connection
+
 KV whose decode leg never began is freed over HTTP: the router, which alone knows of it, asks the prefill worker with
 ``DELETE`` at ``ports.TRANSFERS_PATH``, once for each transfer it gives up.
 
@@ -24,7 +30,7 @@ covers digest and payload.
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
@@ -43,6 +49,8 @@ PREFILL_LEG: Final[dict[str, Any]] = {
 
 EXTENSION: Final = "disagg"
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+STRANGER_FRAME_BYTES: Final = 4096
+"""Longest frame of who has not proven to be a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,8 @@ class RemoteKV:
 
     ``block_ids`` in order of the prompt; ``tokens`` is how many prompt tokens they hold (the last block may be
     partial). ``logits`` (hex) is the digest that the next token is drawn from; empty when a foreign engine did not send
-    one. ``lease_seconds`` is how long the pin survives silence, in wall seconds.
+    one. ``lease_seconds`` is how long the pin survives silence, in wall seconds. ``proof``: the worker wants whoever
+    pulls to prove that it belongs to the deployment.
     """
 
     engine_id: str
@@ -64,6 +73,7 @@ class RemoteKV:
     logits: str = ""
     lease_seconds: float = 0.0
     tp_size: int = 1
+    proof: bool = False
 
     def to_params(self) -> dict[str, Any]:
         """``kv_transfer_params`` as the prefill worker returns them and the decode leg carries them."""
@@ -81,6 +91,7 @@ class RemoteKV:
                 "block_tokens": self.block_tokens,
                 "logits": self.logits,
                 "lease_seconds": self.lease_seconds,
+                **({"proof": True} if self.proof else {}),
             },
         }
 
@@ -101,6 +112,7 @@ class RemoteKV:
             block_tokens=_get(extension, "block_tokens", int, 0),
             logits=_get(extension, "logits", str, ""),
             lease_seconds=float(_get(extension, "lease_seconds", (int, float), 0.0)),
+            proof=extension.get("proof") is True,
         )
 
 
@@ -178,14 +190,41 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """``reason``: ``unknown-engine``, ``unknown-transfer`` or ``geometry``, each with a sentence in ``message``."""
+    """Why not: ``message`` is a sentence.
+
+    ``reason``: ``unknown-engine``, ``unknown-transfer``, ``geometry`` or ``unauthorised``.
+    """
 
     reason: str
     message: str
 
 
-Frame = Pull | Renew | Ack | Block | End | Refused
-_KINDS: Final[dict[int, type[Any]]] = {1: Pull, 2: Renew, 3: Ack, 4: Block, 5: End, 6: Refused}
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """``nonce``: fresh random bytes of this connection."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """``mac`` is :meth:`disagg_contract.tokens.Tokens.prove` for the nonce and ``engine_id``, the engine wanted."""
+
+    engine_id: str
+    mac: bytes = field(repr=False)
+
+
+Frame = Pull | Renew | Ack | Block | End | Refused | Challenge | Proof
+_KINDS: Final[dict[int, type[Any]]] = {
+    1: Pull,
+    2: Renew,
+    3: Ack,
+    4: Block,
+    5: End,
+    6: Refused,
+    7: Challenge,
+    8: Proof,
+}
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 _LENGTH: Final = struct.Struct(">I")
 
@@ -202,10 +241,14 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream into frames. Raises DocumentError on a length or content that cannot be."""
+    """Splits a byte stream into frames. Raises DocumentError on a length or content that cannot be.
 
-    def __init__(self) -> None:
+    ``max_frame_bytes`` may change: a stranger gets less room than a member.
+    """
+
+    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._buffer = bytearray()
+        self.max_frame_bytes = max_frame_bytes
 
     def feed(self, data: bytes) -> list[Frame]:
         self._buffer += data
@@ -213,8 +256,8 @@ class FrameReader:
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > MAX_FRAME_BYTES:
-                raise DocumentError(f"frame of {length} bytes: at most {MAX_FRAME_BYTES} are allowed")
+            if length > self.max_frame_bytes:
+                raise DocumentError(f"frame of {length} bytes: at most {self.max_frame_bytes} are allowed")
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

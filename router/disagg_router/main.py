@@ -9,7 +9,7 @@ from pathlib import Path
 import uvloop
 
 from disagg_contract.config import RouterConfig
-from disagg_contract.listening import ListenError
+from disagg_contract.errors import ConfigError
 from disagg_router.errors import StartError
 from disagg_router.shell.app import RouterApp
 from disagg_router.shell.discovery.file import FileSource
@@ -25,7 +25,7 @@ def run(config: RouterConfig) -> int:
     )
     try:
         return uvloop.run(_serve(config))
-    except (StartError, ListenError) as error:
+    except (StartError, ConfigError) as error:
         print(f"disagg router: {error}", file=sys.stderr)
         return 2
 

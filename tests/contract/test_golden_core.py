@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from disagg_contract import config, control, discovery, labels, metrics, ports, profile, settings, transfer
+from disagg_contract import config, control, discovery, labels, metrics, ports, profile, settings, tokens, transfer
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -74,6 +74,7 @@ REMOTE = transfer.RemoteKV(
     logits="00ff",
     lease_seconds=30.0,
 )
+PROOF = tokens.Tokens(("a-token-of-this-test",)).prove(bytes(range(32)), engine_id="7d0f7cf2a5b94b0e")
 FRAMES: tuple[transfer.Frame, ...] = (
     transfer.Pull("t-1", "7d0f7cf2a5b94b0e", (4, 5, 9), 16),
     transfer.Block.seal(index=0, tokens=16, digest=bytes(range(16)), payload=b"kv" * 4),
@@ -81,6 +82,8 @@ FRAMES: tuple[transfer.Frame, ...] = (
     transfer.Renew("t-1"),
     transfer.Ack("t-1"),
     transfer.Refused("unknown-transfer", "transfer t-1 is not held here"),
+    transfer.Challenge(bytes(range(32))),
+    transfer.Proof("7d0f7cf2a5b94b0e", PROOF),
 )
 
 

@@ -7,6 +7,9 @@ A request counts as started once its head was read and ends with one outcome. A 
 that serves it, which drops the request in the engine before anything else happens (case AP7). Nothing is sent before
 the first token, so whatever goes wrong before it still gets a status of its own; after it a stream ends with an error
 event and never with ``[DONE]``.
+
+Where the deployment has a token, everything but health and metrics asks for it: the router in front is the way in, and
+nobody of another deployment has business here.
 """
 
 import json
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aiohttp import HttpVersion11, web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from disagg_contract import headers, ports
 from disagg_contract.discovery import WorkerInfo
@@ -39,16 +42,20 @@ from disagg_contract.openai import (
     parse_request,
     response_id,
 )
+from disagg_contract.tokens import AUTHORIZATION, TokenKeeper
 from disagg_workers.driver import EngineDriver
 from disagg_workers.generation import Generation
 from disagg_workers.lifecycle import Lifecycle
 from disagg_workers.sequence import Sampled
 from disagg_workers.service import Service
+from disagg_workers.strangers import Strangers
 from disagg_workers.telemetry import Telemetry
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 WAITING_BYTES = 16 * 1024
 """What may wait in a connection's buffer before its stream waits for the client."""
+OPEN_PATHS = frozenset({ports.HEALTH_PATH, ports.METRICS_PATH})
+"""Pages for kubelets, Prometheus and planners, which hold no token and learn nothing of anybody's request."""
 
 
 @dataclass(slots=True)
@@ -74,6 +81,8 @@ class Front:
         pinned: Callable[[], int],
         created: int,
         debug_endpoints: bool,
+        keeper: TokenKeeper | None,
+        strangers: Strangers,
     ) -> None:
         self._service = service
         self._driver = driver
@@ -84,10 +93,13 @@ class Front:
         self._pinned = pinned
         self._created = created
         self._debug = debug_endpoints
+        self._keeper = keeper
+        self._strangers = strangers
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
+        guard = [] if self._keeper is None else [_guard(self._keeper, self._strangers)]
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors, *guard])
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/embeddings", self._embeddings)
@@ -348,8 +360,27 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error_response(ApiError(message, status=error.status, code=code), allow)
 
 
+def _guard(keeper: TokenKeeper, strangers: Strangers) -> Middleware:
+    """Lets members of the deployment pass. A stranger learns neither what is served nor what is running."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in OPEN_PATHS or keeper.admit_bearer(request.headers.get(AUTHORIZATION)):
+            return await handler(request)
+        strangers.turned_away(str(request.remote), f"{request.method} {request.path[:100]!r}")
+        raise ApiError(
+            "this worker serves its own deployment alone; send requests to the deployment's router",
+            status=401,
+            code="invalid_token",
+        )
+
+    return guard
+
+
 def _error_response(error: ApiError, extra: Mapping[str, str] = MappingProxyType({})) -> web.Response:
     extra = dict(extra)
+    if error.status == 401:
+        extra["WWW-Authenticate"] = "Bearer"
     if error.retry_after_seconds is not None:
         extra["Retry-After"] = str(math.ceil(error.retry_after_seconds))
     return web.Response(status=error.status, body=error.body(), content_type="application/json", headers=extra)

@@ -264,6 +264,7 @@ class Service:
             logits=sequence.view.digest.hex(),
             lease_seconds=self._pins.lease_seconds,
             tp_size=self._config.tensor,
+            proof=self._pulls.keeper is not None,
         )
 
     def _start_pull(self, sequence: AnswerSequence, remote: RemoteKV) -> tuple[Inbound, "asyncio.Task[None]"]:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 import uuid
+from pathlib import Path
 
 from disagg_contract import __version__
 from disagg_contract.chat import template_digest
@@ -18,6 +19,7 @@ from disagg_contract.discovery import WorkerInfo
 from disagg_contract.hashing import scheme
 from disagg_contract.listening import cannot_listen
 from disagg_contract.openai import ApiError
+from disagg_contract.tokens import TokenKeeper
 from disagg_workers.clock import EngineClock
 from disagg_workers.contents import ContentStore
 from disagg_workers.driver import EngineDriver
@@ -26,6 +28,7 @@ from disagg_workers.instance import Simulated, build
 from disagg_workers.iteration_log import IterationLog
 from disagg_workers.lifecycle import Lifecycle
 from disagg_workers.service import KvAddress, Service
+from disagg_workers.strangers import Strangers
 from disagg_workers.telemetry import Snapshot, Telemetry
 from disagg_workers.transfer.inbound import PullSetup
 from disagg_workers.transfer.link import LinkModel
@@ -40,7 +43,8 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 class Worker:
     """A worker. `start`, then `run` until it is told to stop, then `close`.
 
-    ``pod_ip`` is the address advertised for KV pulls where the configuration names none.
+    ``pod_ip`` is the address advertised for KV pulls where the configuration names none. Raises ConfigError for
+    settings that cannot work.
     """
 
     def __init__(self, config: WorkerConfig, *, pod_ip: str = "") -> None:
@@ -51,6 +55,8 @@ class Worker:
         self.lifecycle = Lifecycle()
         self.port = 0
         self._pod_ip = pod_ip
+        self.keeper = _keeper(config)
+        self.strangers = Strangers(monotonic=time.monotonic)
         self._log = IterationLog(config.iteration_log)
         self.telemetry = Telemetry(
             model=self.simulated.served_name,
@@ -71,6 +77,8 @@ class Worker:
             pins=self.pins,
             store=self.store,
             wire_bytes=round(self.simulated.kv_bytes_per_token * config.block_tokens * config.kv_bytes_scale),
+            keeper=self.keeper,
+            strangers=self.strangers,
         )
         self.service = Service(
             simulated=self.simulated,
@@ -90,6 +98,7 @@ class Worker:
                 kv_bytes_per_token=self.simulated.kv_bytes_per_token,
                 lease_seconds=config.lease_seconds,
                 done=self.telemetry.pulled,
+                keeper=self.keeper,
             ),
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +118,8 @@ class Worker:
             pinned=lambda: len(self.pins),
             created=int(time.time()),
             debug_endpoints=self.config.debug_endpoints,
+            keeper=self.keeper,
+            strangers=self.strangers,
         )
         host = self.config.host
         try:
@@ -142,6 +153,9 @@ class Worker:
             self.pulls.port,
             self.simulated.capacity_tokens,
         )
+
+        if self.keeper is None:
+            _log.info("no --token-file: whoever reaches these ports is served")
 
     async def run(self) -> None:
         """Serve until `stop`, then drain. Raises whatever ended a part of the worker that must not end."""
@@ -258,6 +272,13 @@ class Worker:
                 draining=self.lifecycle.draining,
             )
         )
+
+
+def _keeper(config: WorkerConfig) -> TokenKeeper | None:
+    if not config.token_file:
+        return None
+    path = Path(config.token_file)
+    return TokenKeeper(f"--token-file={path}", path.read_bytes, monotonic=time.monotonic, say=_log.info)
 
 
 def _cut_off() -> ApiError:

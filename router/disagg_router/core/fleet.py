@@ -37,6 +37,7 @@ class Worker:
     __slots__ = (
         "blocks",
         "draining",
+        "foreign",
         "host",
         "info",
         "key",
@@ -57,6 +58,8 @@ class Worker:
         self.model: Final = info.model
         self.host: Final = row.host
         self.port: Final = row.port
+        self.foreign: Final = row.info is not None
+        """A real engine: it is described by whoever runs it, and takes the client's credentials instead of ours."""
         self.info = info
         self.ready = False
         self.draining = False

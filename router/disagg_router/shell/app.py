@@ -10,7 +10,8 @@ import random
 import secrets
 from collections.abc import Sequence
 from itertools import count
-from time import perf_counter, time
+from pathlib import Path
+from time import monotonic, perf_counter, time
 from typing import Final
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ from disagg_contract.listening import cannot_listen
 from disagg_contract.metrics import Outcome
 from disagg_contract.openai import ApiError, Endpoint, build_model, build_models, model_not_found, unavailable
 from disagg_contract.tokenizer import default_tokenizer
+from disagg_contract.tokens import TokenKeeper
 from disagg_router.core.bodies import parse_inbound
 from disagg_router.core.exchange import Exchange
 from disagg_router.core.fleet import Fleet, Worker
@@ -49,9 +51,13 @@ _MODELS: Final = b"/v1/models"
 
 
 class RouterApp:
-    """A router. ``source`` says where the workers are; it runs from ``start`` to ``stop``."""
+    """A router. ``source`` says where the workers are; it runs from ``start`` to ``stop``.
+
+    Raises ConfigError if there is to be a token and none can be read.
+    """
 
     def __init__(self, config: RouterConfig, source: Source) -> None:
+        self._keeper = _keeper(config)
         self.config: Final = config
         self.max_head_bytes: Final = config.max_header_bytes
         self.max_body_bytes: Final = config.max_body_bytes
@@ -93,6 +99,7 @@ class RouterApp:
         )
         self.releases = Releases(self.pool)
         self.registrar = Registrar(self.fleet, self.pool, self.tally, self._source)
+        self.pool.credentials = self._credentials
         self.pool.on_idle_closed = self._idle_closed
         self.fleet.on_change = self._fleet_changed
         self.fleet.on_suspect = self._suspected
@@ -108,6 +115,8 @@ class RouterApp:
         self.url = f"http://{shown}:{self.port}"
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         self.registrar.start()
+        if self._keeper is None:
+            log.info("no --token-file: workers that ask for a token will refuse this router")
         log.info("listening on %s", self.url)
 
     @property
@@ -329,6 +338,11 @@ class RouterApp:
         for call in list(self._queue):
             call.fleet_changed()
 
+    def _credentials(self) -> bytes:
+        if self._keeper is None:
+            return b""
+        return b"Authorization: %b\r\n" % self._keeper.tokens.bearer.encode()
+
     def _abandoned(self, worker: Worker, transfer: str) -> None:
         self.releases.release((worker.host, worker.port), transfer)
 
@@ -351,6 +365,13 @@ class RouterApp:
         now = self.now()
         for front in list(self._fronts):
             front.sweep(now)
+
+
+def _keeper(config: RouterConfig) -> TokenKeeper | None:
+    if not config.token_file:
+        return None
+    path = Path(config.token_file)
+    return TokenKeeper(f"--token-file={path}", path.read_bytes, monotonic=monotonic, say=log.info)
 
 
 def _not_allowed(request: Request, allowed: bytes) -> ApiError:

@@ -29,6 +29,7 @@ HOLD_BYTES: Final = 4 * 1024 * 1024
 """An answer in one piece is held up to this size; a longer one is relayed as it comes and not tried again."""
 _FAILURES: Final = frozenset({500, 502, 504})
 """Worth a line in the log; a lack of room or of workers would fill it, and is counted."""
+UNAUTHORISED: Final = 401
 _EVENT_STREAM: Final = b"text/event-stream"
 
 
@@ -71,6 +72,7 @@ class Call:
         self._sent_at = 0.0
         self._latency = Latency()
         self._usage: UsageCount | None = None
+        self._shows_token = False
         self._clear()
 
     def _clear(self) -> None:
@@ -124,6 +126,11 @@ class Call:
     def leg_head(self, status: int, fields: list[Header]) -> None:
         self._status = status
         self._headers = fields
+        if status == UNAUTHORISED and self._shows_token:
+            # Not the client's fault: it has nothing to do with what passes between us and our workers.
+            self._cancel()
+            self._do(self._exchange.leg_failed(Failure.REFUSED, status=status))
+            return
         if self._exchange.leg is Leg.PREFILL:
             return
         command = self._exchange.answer_began(status)
@@ -181,13 +188,15 @@ class Call:
         self._leave_queue()
         self._clear()
         worker, request = command.worker, self._request
+        credentials = b"" if worker.foreign else self._desk.pool.credentials()
+        self._shows_token = bool(credentials)
         self._sent_at = self._desk.now()
         data = wire.leg_request(
             request.target,
             wire.authority(worker.host, worker.port),
             command.body,
             request_id=request.request_id,
-            passed=request.passed,
+            passed=wire.with_credentials(request.passed, credentials),
         )
         self._ticket = self._desk.pool.send((worker.host, worker.port), data, self)
         if self._paused:

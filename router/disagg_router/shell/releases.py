@@ -29,7 +29,7 @@ ANSWER_SECONDS: Final = 1.0
 OPEN_PER_WORKER: Final = 8
 QUEUED_PER_WORKER: Final = 4096
 LONGEST_ANSWER_BYTES: Final = 4 * 1024 * 1024
-_REQUEST: Final = b"DELETE %b HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n\r\n"
+_REQUEST: Final = b"DELETE %b HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n%b\r\n"
 
 
 class Releases:
@@ -103,7 +103,9 @@ class Releases:
             message = _Message(self, address)
             self._open.setdefault(address, set()).add(message)
             path = f"{ports.TRANSFERS_PATH}/{quote(queued.popleft(), safe='')}".encode()
-            message.ticket = self._pool.send(address, _REQUEST % (path, authority(*address)), message)
+            # Only our own workers name a transfer, so only they are shown the token.
+            request = _REQUEST % (path, authority(*address), self._pool.credentials())
+            message.ticket = self._pool.send(address, request, message)
             message.timer = self._loop.call_later(ANSWER_SECONDS, message.end)
         if queued is not None and not queued:
             self._queued.pop(address, None)

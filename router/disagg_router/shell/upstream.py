@@ -110,6 +110,8 @@ class Pool:
         self._busy: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.credentials: Callable[[], bytes] = lambda: b""
+        """The header line that shows a worker that this router belongs to its deployment; empty without a token."""
         self.on_idle_closed: Callable[[Address], None] = lambda address: None
         """A worker closed a connection that nobody used: it may be gone, or another process by now."""
         self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
@@ -239,11 +241,13 @@ class Fetch:
         self._parts: list[bytes] = []
 
     @staticmethod
-    async def get(pool: Pool, address: Address, path: str, *, timeout_seconds: float) -> tuple[int, bytes]:
+    async def get(
+        pool: Pool, address: Address, path: str, *, timeout_seconds: float, credentials: bytes = b""
+    ) -> tuple[int, bytes]:
         """Raises OSError if there is no answer, TimeoutError if there is none in time."""
         fetch = Fetch()
-        head = b"GET %b HTTP/1.1\r\nHost: %b\r\nAccept: application/json\r\n\r\n"
-        ticket = pool.send(address, head % (path.encode(), authority(*address)), fetch)
+        head = b"GET %b HTTP/1.1\r\nHost: %b\r\nAccept: application/json\r\n%b\r\n"
+        ticket = pool.send(address, head % (path.encode(), authority(*address), credentials), fetch)
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await fetch._future

@@ -59,6 +59,17 @@ def leg_request(path: bytes, host: bytes, body: bytes, *, request_id: bytes, pas
     )
 
 
+def with_credentials(passed: bytes, credentials: bytes) -> bytes:
+    """Header lines for a leg to a member of the deployment: what the client showed to us stays with us.
+
+    ``credentials`` is a header line, or empty where the deployment has no token; then ``passed`` is left as it is.
+    """
+    if not credentials or not passed:
+        return credentials or passed
+    kept = [line for line in passed.splitlines(keepends=True) if not line.startswith(b"authorization:")]
+    return credentials + b"".join(kept)
+
+
 def answer_head(
     status: int,
     fields: Iterable[tuple[bytes, bytes]],

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from disagg_contract.hashing import DIGEST_BYTES
+from disagg_contract.tokens import TokenKeeper
 from disagg_contract.transfer import RemoteKV
 from disagg_engine.batching import Transfer
 from disagg_workers.clock import EngineClock
@@ -37,7 +38,10 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSetup:
-    """What all pulls of a worker share. ``lease_seconds`` (wall) is used where the prefill worker names none."""
+    """What all pulls of a worker share.
+
+    ``lease_seconds`` (wall) is used where the prefill worker names none; ``keeper`` has the deployment's tokens.
+    """
 
     driver: EngineDriver
     clock: EngineClock
@@ -46,6 +50,7 @@ class PullSetup:
     kv_bytes_per_token: float
     lease_seconds: float
     done: Callable[[Pulled], None]
+    keeper: TokenKeeper | None = None
 
 
 class Inbound:
@@ -56,7 +61,7 @@ class Inbound:
         self._remote = remote
         self._setup = setup
         self._lease_seconds = remote.lease_seconds or setup.lease_seconds
-        self._client = PullClient(remote, idle_seconds=min(10.0, max(1.0, self._lease_seconds)))
+        self._client = PullClient(remote, keeper=setup.keeper, idle_seconds=min(10.0, max(1.0, self._lease_seconds)))
         self._room: asyncio.Future[tuple[Transfer, float]] = asyncio.get_running_loop().create_future()
 
     def reserve(self, transfer: Transfer, *, now: float) -> None:

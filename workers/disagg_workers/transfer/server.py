@@ -3,30 +3,63 @@
 A connection may carry any number of pulls, renewals and acknowledgements. A pull that names another engine, an unknown
 transfer, another geometry or blocks that are not the pin's is answered with Refused and a sentence; a connection that
 speaks something else is closed. Losing a connection frees nothing: only an acknowledgement or the lease does.
+
+Where the deployment has a token, a connection begins with a challenge, and nothing is said of engines, transfers and
+blocks before it was answered.
 """
 
 import asyncio
 import logging
+import secrets
+from typing import TypeGuard
 
 from disagg_contract.errors import DocumentError
-from disagg_contract.transfer import Ack, End, Frame, FrameReader, Pull, Refused, Renew, encode_frame
+from disagg_contract.tokens import NONCE_BYTES, TokenKeeper
+from disagg_contract.transfer import (
+    MAX_FRAME_BYTES,
+    STRANGER_FRAME_BYTES,
+    Ack,
+    Challenge,
+    End,
+    Frame,
+    FrameReader,
+    Proof,
+    Pull,
+    Refused,
+    Renew,
+    encode_frame,
+)
 from disagg_workers.contents import ContentStore
+from disagg_workers.strangers import Strangers
 from disagg_workers.transfer.payload import seal
 from disagg_workers.transfer.pins import Pin, PinTable
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 64 * 1024
 _FLUSH_BLOCKS = 64
+PROOF_SECONDS = 5.0
+"""A connection that has proven nothing by then is closed."""
 
 
 class PullServer:
-    """``wire_bytes`` is the payload size of a full block."""
+    """``wire_bytes`` is the payload size of a full block. Without ``keeper`` whoever connects is served."""
 
-    def __init__(self, *, engine_id: str, pins: PinTable, store: ContentStore, wire_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        engine_id: str,
+        pins: PinTable,
+        store: ContentStore,
+        wire_bytes: int,
+        keeper: TokenKeeper | None,
+        strangers: Strangers,
+    ) -> None:
         self._engine_id = engine_id
         self._pins = pins
         self._store = store
         self._wire_bytes = wire_bytes
+        self._keeper = keeper
+        self._strangers = strangers
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -49,9 +82,14 @@ class PullServer:
         self._connections.add(writer)
         frames = FrameReader()
         try:
+            first = await self._admit(self._keeper, frames, reader, writer) if self._keeper is not None else []
+            for frame in first:
+                await self._handle(frame, writer)
             while data := await reader.read(_READ_BYTES):
                 for frame in frames.feed(data):
                     await self._handle(frame, writer)
+        except _StrangerError as error:
+            self._strangers.turned_away(_peer(writer), f"a KV pull: {error}")
         except DocumentError as error:
             _log.warning("KV pull: closing a connection: %s", error)
         except ConnectionError as error:
@@ -59,6 +97,30 @@ class PullServer:
         finally:
             self._connections.discard(writer)
             writer.close()
+
+    async def _admit(
+        self, keeper: TokenKeeper, frames: FrameReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> list[Frame]:
+        """Have the other side prove that it belongs to the deployment; returns what it sent behind its proof."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        frames.max_frame_bytes = STRANGER_FRAME_BYTES
+        try:
+            async with asyncio.timeout(PROOF_SECONDS):
+                await self._send(writer, Challenge(nonce))
+                heard: list[Frame] = []
+                while not heard:
+                    data = await reader.read(STRANGER_FRAME_BYTES)
+                    if not data:
+                        raise _StrangerError("it left without a proof")
+                    heard = frames.feed(data)
+        except TimeoutError:
+            raise _StrangerError(f"no proof within {PROOF_SECONDS:g} s") from None
+        proof, *behind = heard
+        if not _is_proof(proof) or not keeper.admit_proof(proof.mac, nonce, engine_id=proof.engine_id):
+            await self._send(writer, Refused("unauthorised", "this worker gives KV to its own deployment alone"))
+            raise _StrangerError("it does not know the deployment's token")
+        frames.max_frame_bytes = MAX_FRAME_BYTES
+        return behind
 
     async def _handle(self, frame: Frame, writer: asyncio.StreamWriter) -> None:
         if isinstance(frame, Pull):
@@ -112,6 +174,19 @@ class PullServer:
     async def _send(self, writer: asyncio.StreamWriter, frame: Frame) -> None:
         writer.write(encode_frame(frame))
         await writer.drain()
+
+
+class _StrangerError(Exception):
+    """Whoever connected does not belong to the deployment."""
+
+
+def _is_proof(frame: Frame) -> TypeGuard[Proof]:
+    return isinstance(frame, Proof) and isinstance(frame.mac, bytes) and isinstance(frame.engine_id, str)
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    name = writer.get_extra_info("peername")
+    return str(name[0]) if name else "somebody"
 
 
 def _unknown(transfer_id: str) -> Refused:

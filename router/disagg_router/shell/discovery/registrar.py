@@ -133,10 +133,17 @@ class _Probe:
     async def _ask(self) -> bool:
         """True if the worker is part of the fleet and ready now."""
         row = self.row
-        path = ports.INFO_PATH if row.info is None else ports.HEALTH_PATH
+        if row.info is None:
+            path, credentials = ports.INFO_PATH, self._pool.credentials()
+        else:
+            path, credentials = ports.HEALTH_PATH, b""
         try:
             status, body = await Fetch.get(
-                self._pool, (row.host, row.port), path, timeout_seconds=PROBE_TIMEOUT_SECONDS
+                self._pool,
+                (row.host, row.port),
+                path,
+                timeout_seconds=PROBE_TIMEOUT_SECONDS,
+                credentials=credentials,
             )
         except TimeoutError:
             self._late += 1
@@ -155,7 +162,10 @@ class _Probe:
             if row.info is not None:
                 info = replace(row.info, ready=status == 200)
             elif status != 200:
-                raise RegistrationRefusedError("malformed", f"worker {row.name}: {ports.INFO_PATH} answered {status}")
+                hint = "; it does not know this router's token (--token-file)" if status == 401 else ""
+                raise RegistrationRefusedError(
+                    "malformed", f"worker {row.name}: {ports.INFO_PATH} answered {status}{hint}"
+                )
             else:
                 info = WorkerInfo.from_json(body, what=f"worker {row.name}: {ports.INFO_PATH}")
             before = self._fleet.get(row.uid)
