@@ -85,7 +85,7 @@ class _Crew:
         section = self.target.roles[role]
         if section.replicas <= section.needed:
             return False
-        foreign = [i for i in self.foreign(role) if i.ready]
+        foreign = [i for i in self.foreign(role) if i.ready and i.uid not in self.gone]
         if not foreign or len(self.ready(role)) < section.replicas:
             return True
         return any(_harmless(self.target, self, i) for i in foreign)
@@ -112,13 +112,16 @@ def _surge(target: Target, observed: Observed, crew: _Crew) -> tuple[dict[Role, 
     """Instances above the replicas by role, within the budget, and what is in the way of more."""
     above = {role: max(0, len(crew.serving[role]) - section.replicas) for role, section in target.roles.items()}
     extra = {role: min(number, len(crew.serving[role]) - len(crew.old(role))) for role, number in above.items()}
-    surge = dict.fromkeys(target.roles, 0)
+    # What was added stays until the old ones are gone: it is what lets them go.
+    surge = {
+        role: min(extra[role], section.max_surge) if any(i.ready for i in crew.foreign(role)) else 0
+        for role, section in target.roles.items()
+    }
     purse = _left(target, observed, crew)
     obstacle: Obstacle | None = None
     for unit in _units(target, crew):
         if any(above[role] > extra[role] for role in unit):
             # Fewer are wanted than there are old ones: those that are too many go first.
-            surge |= {role: min(extra[role], target.roles[role].max_surge) for role in unit}
             continue
         stuck = next((role for role in unit if target.roles[role].max_surge == 0), None)
         if stuck is not None:
@@ -230,9 +233,10 @@ def _harmless(target: Target, crew: _Crew, candidate: Instance) -> bool:
     if candidate.pairing == target.roles[candidate.role].pairing:
         return True
     before = {role: crew.useful(role) for role in target.roles}
-    crew.gone.add(candidate.uid)
+    gone = crew.gone
+    crew.gone = gone | {candidate.uid}
     after = {role: crew.useful(role) for role in target.roles}
-    crew.gone.discard(candidate.uid)
+    crew.gone = gone
     return all(after[role] >= section.needed or after[role] == before[role] for role, section in target.roles.items())
 
 
