@@ -12,12 +12,16 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Addresses and files that the runtime chose. ``program`` starts the command line of ``disagg``."""
+    """Addresses and files that the runtime chose. ``program`` starts the command line of ``disagg``.
+
+    ``token_file`` holds the deployment's tokens; without one every program is open.
+    """
 
     program: Sequence[str]
     discovery_file: str
     control_url: str
     router_url: str
+    token_file: str = ""
 
 
 def worker_command(
@@ -26,7 +30,15 @@ def worker_command(
     """Command line of an instance that serves HTTP on ``port`` and KV pulls on ``kv_port``."""
     config = worker_config(deployment, role, around=around)
     return _command(
-        replace(config, host=LOOPBACK, port=port, kv_host=LOOPBACK, kv_port=kv_port), program=places.program
+        replace(
+            config,
+            host=LOOPBACK,
+            port=port,
+            kv_host=LOOPBACK,
+            kv_port=kv_port,
+            token_file=places.token_file,
+        ),
+        program=places.program,
     )
 
 
@@ -42,6 +54,7 @@ def router_command(
         host=LOOPBACK,
         port=port,
         discovery_file=places.discovery_file,
+        token_file=places.token_file,
         grace_seconds=grace_seconds,
     )
     return _command(config, program=places.program)

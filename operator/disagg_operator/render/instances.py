@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass, replace
 
 from disagg_contract import labels, ports
-from disagg_contract.settings import to_args
+from disagg_contract.config import WorkerConfig
+from disagg_contract.settings import to_args, variable
 from disagg_crds import DisaggDeployment, DisaggGroup, EngineType, PodTemplate, Role, child_name
 from disagg_operator.core.target import compatibility, role_revision
 from disagg_operator.render import vllm
@@ -28,6 +29,7 @@ from disagg_operator.render.metadata import (
     resources,
     template_fields,
 )
+from disagg_operator.render.tokens import TOKEN_FILE, TOKEN_MOUNT, token_volume
 
 LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints of a node whose kubelet is not heard of."""
@@ -84,7 +86,7 @@ def pod(deployment: DisaggDeployment, group: DisaggGroup, new: NewInstance, *, a
             "containers": [
                 vllm.container(deployment, new.role) if real else _container(deployment, new.role, around=around)
             ],
-            "volumes": vllm.volumes(engine.vllm_settings) if real else [TMP_VOLUME],
+            "volumes": vllm.volumes(engine.vllm_settings) if real else [TMP_VOLUME, token_volume(deployment.name)],
         },
     }
 
@@ -123,7 +125,12 @@ def group_selector(deployment: str, group: str) -> str:
 def _container(deployment: DisaggDeployment, role: Role, *, around: Surroundings) -> Manifest:
     spec, section = deployment.spec, deployment.spec.roles[role]
     config = replace(worker_config(deployment, role, around=around), port=ports.HTTP, kv_port=ports.KV_TRANSFER)
-    variables = [*pod_environment(), {"name": "DISAGG_WORKER_KV_HOST", "value": "$(POD_IP)"}]
+    variables = [
+        *pod_environment(),
+        {"name": variable(WorkerConfig, "kv_host"), "value": "$(POD_IP)"},
+        # Not a flag: an image of the spec's choice may be older than this operator, and ignores a variable.
+        {"name": variable(WorkerConfig, "token_file"), "value": TOKEN_FILE},
+    ]
     devices = {section.gpu.resource_name: str(section.gpus_per_instance)}
     return {
         "name": "worker",
@@ -139,10 +146,11 @@ def _container(deployment: DisaggDeployment, role: Role, *, around: Surroundings
         "resources": resources(section.template, devices=devices),
         "startupProbe": probe(ports.HEALTH_PATH, ports.HTTP_NAME, period=1, failures=_startup_bound(deployment)),
         "readinessProbe": probe(ports.HEALTH_PATH, ports.HTTP_NAME, period=2, failures=2),
-        # Liveness asks for a page that is served while the worker loads or drains: being unready is no reason to die.
-        "livenessProbe": probe(ports.INFO_PATH, ports.HTTP_NAME, period=10, failures=6, timeout=5),
+        # Liveness asks for a page that is served while the worker loads or drains, and to whom has no token: being
+        # unready is no reason to die.
+        "livenessProbe": probe(ports.METRICS_PATH, ports.HTTP_NAME, period=10, failures=6, timeout=5),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [TMP_MOUNT],
+        "volumeMounts": [TMP_MOUNT, TOKEN_MOUNT],
     }
 
 

@@ -46,6 +46,8 @@ OPERATOR_RULES = (
     Rule(GROUP, ("disaggdeployments/finalizers", "disagggroups/finalizers"), ("update",)),
     Rule("", ("pods",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule("", ("services", "serviceaccounts"), ("get", "list", "create", "patch", "delete")),
+    # By name alone: the one with the deployment's token.
+    Rule("", ("secrets",), ("get", "create", "patch")),
     Rule("apps", ("deployments",), ("get", "list", "watch", "create", "patch", "delete")),
     Rule("rbac.authorization.k8s.io", ("roles", "rolebindings"), ("get", "list", "create", "patch", "delete")),
     Rule("policy", ("poddisruptionbudgets",), ("get", "list", "create", "patch", "delete")),

@@ -23,6 +23,7 @@ from disagg_operator.render.metadata import (
     template_fields,
 )
 from disagg_operator.render.rights import ROUTER_RULES, access
+from disagg_operator.render.tokens import TOKEN_FILE, TOKEN_MOUNT, token_volume
 
 ROUTER = labels.Component.ROUTER
 
@@ -66,7 +67,12 @@ def router_service(deployment: DisaggDeployment, *, around: Surroundings) -> Man
 def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> Manifest:
     router = deployment.spec.router
     name = router_name(deployment.name)
-    config = replace(router_config(deployment, around=around), namespace=deployment.namespace, port=ports.HTTP)
+    config = replace(
+        router_config(deployment, around=around),
+        namespace=deployment.namespace,
+        port=ports.HTTP,
+        token_file=TOKEN_FILE,
+    )
     pod_labels = {**router.template.labels, **component_labels(deployment.name, ROUTER, version=around.version)}
     container: Manifest = {
         "name": "router",
@@ -81,7 +87,7 @@ def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> 
         # Metrics answer while no worker is known; health does not, and that is no reason to restart.
         "livenessProbe": probe(ports.METRICS_PATH, ports.HTTP_NAME, period=10, failures=6, timeout=5),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [TMP_MOUNT],
+        "volumeMounts": [TMP_MOUNT, TOKEN_MOUNT],
     }
     return {
         "apiVersion": "apps/v1",
@@ -100,7 +106,7 @@ def router_deployment(deployment: DisaggDeployment, *, around: Surroundings) -> 
                     "enableServiceLinks": False,
                     "securityContext": POD_SECURITY,
                     "containers": [container],
-                    "volumes": [TMP_VOLUME],
+                    "volumes": [TMP_VOLUME, token_volume(deployment.name)],
                 },
             },
         },

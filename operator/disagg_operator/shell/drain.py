@@ -1,6 +1,7 @@
 """A worker's side of health and draining, asked over HTTP; the same for pods and for child processes.
 
-Silence is never taken for an answer: a worker that cannot be reached is neither ready nor empty.
+Silence is never taken for an answer: a worker that cannot be reached is neither ready nor empty. ``tokens`` are the
+deployment's, where it has any; health is asked without.
 """
 
 import json
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from disagg_contract import ports
+from disagg_contract.tokens import AUTHORIZATION, Tokens
 
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
@@ -31,20 +33,20 @@ async def is_healthy(session: aiohttp.ClientSession, base: str) -> bool:
         return False
 
 
-async def start_drain(session: aiohttp.ClientSession, base: str) -> bool:
+async def start_drain(session: aiohttp.ClientSession, base: str, *, tokens: Tokens | None = None) -> bool:
     """Ask the worker to take nothing new. False when it could not be told."""
-    return await _told(session, "POST", base)
+    return await _told(session, "POST", base, tokens)
 
 
-async def cancel_drain(session: aiohttp.ClientSession, base: str) -> bool:
+async def cancel_drain(session: aiohttp.ClientSession, base: str, *, tokens: Tokens | None = None) -> bool:
     """Take that back."""
-    return await _told(session, "DELETE", base)
+    return await _told(session, "DELETE", base, tokens)
 
 
-async def drain_state(session: aiohttp.ClientSession, base: str) -> DrainState | None:
+async def drain_state(session: aiohttp.ClientSession, base: str, *, tokens: Tokens | None = None) -> DrainState | None:
     """What the worker says; None when it says nothing that can be understood."""
     try:
-        async with session.get(base + ports.DRAIN_PATH, timeout=TIMEOUT) as answer:
+        async with session.get(base + ports.DRAIN_PATH, headers=_shows(tokens), timeout=TIMEOUT) as answer:
             if answer.status != 200:
                 return None
             document = json.loads(await answer.read())
@@ -60,9 +62,14 @@ async def drain_state(session: aiohttp.ClientSession, base: str) -> DrainState |
     )
 
 
-async def _told(session: aiohttp.ClientSession, method: str, base: str) -> bool:
+def _shows(tokens: Tokens | None) -> dict[str, str]:
+    return {} if tokens is None else {AUTHORIZATION: tokens.bearer}
+
+
+async def _told(session: aiohttp.ClientSession, method: str, base: str, tokens: Tokens | None) -> bool:
+    url = base + ports.DRAIN_PATH
     try:
-        async with session.request(method, base + ports.DRAIN_PATH, timeout=TIMEOUT) as answer:
+        async with session.request(method, url, headers=_shows(tokens), timeout=TIMEOUT) as answer:
             return answer.status < 300
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False

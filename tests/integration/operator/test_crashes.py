@@ -15,6 +15,7 @@ import pytest
 
 from disagg_contract.labels import DEPLOYMENT, HOSTNAME, NVLINK_DOMAIN
 from disagg_operator.core.placement import Ledger
+from disagg_operator.core.tokens import TokenRules
 from disagg_operator.errors import Conflict
 from disagg_operator.render.configs import Surroundings
 from disagg_operator.shell.catalogues import read_catalogue
@@ -27,6 +28,7 @@ from disagg_operator.shell.kube.events import Recorder
 from disagg_operator.shell.kube.metrics import Metrics
 from disagg_operator.shell.kube.placing import Placer
 from disagg_operator.shell.kube.resources import DEPLOYMENTS, GROUPS, PODS, Resource
+from disagg_operator.shell.kube.tokens import TokenSecrets
 from tests.integration.operator.conftest import World
 
 TWO = {"replicas": 2, "minAvailable": 2}
@@ -67,6 +69,7 @@ def live(namespace: str, name: str) -> bool:
                 placer=Placer(api, view, ledger),
                 recorder=Recorder(api, identity="mortal"),
                 drains=Drains(session),
+                tokens=TokenSecrets(api, rules=TokenRules(step_seconds=1.0), version=""),
                 around=Surroundings(image="disagg:test"),
                 catalogue=read_catalogue(""),
                 metrics=Metrics(),

@@ -63,6 +63,7 @@ from disagg_operator.shell.kube.metrics import Metrics
 from disagg_operator.shell.kube.placing import Placer
 from disagg_operator.shell.kube.pods import Pods
 from disagg_operator.shell.kube.resources import APP_DEPLOYMENTS, DEPLOYMENTS, GROUPS, PODS
+from disagg_operator.shell.kube.tokens import TokenSecrets
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Pass:
     no_room: NoRoom | None = None
     late: int = 0
     unaffordable: int = 0
+    token_due: float | None = None
     failure: Failure | None = None
     notes: list[Note] = field(default_factory=list)
 
@@ -122,6 +124,7 @@ class DeploymentReconciler:
         placer: Placer,
         recorder: Recorder,
         drains: Drains,
+        tokens: TokenSecrets,
         around: Surroundings,
         catalogue: Catalogue,
         metrics: Metrics,
@@ -131,6 +134,7 @@ class DeploymentReconciler:
         self._placer = placer
         self._recorder = recorder
         self._drains = drains
+        self._tokens = tokens
         self._around = around
         self._catalogue = catalogue
         self._metrics = metrics
@@ -146,6 +150,7 @@ class DeploymentReconciler:
             # Owner references let Kubernetes delete the rest.
             self._placer.forget(f"{namespace}/{name}")
             self._metrics.forget(namespace, name)
+            self._drains.forget(namespace, name)
             return None
         try:
             deployment = read_deployment(document)
@@ -164,6 +169,7 @@ class DeploymentReconciler:
             await self._groups(work)
             await self._read_pods(work)
             if work.fit.fits:
+                await self._token(work)
                 await self._children(work)
                 await self._instances(work)
                 await self._place(work)
@@ -211,7 +217,15 @@ class DeploymentReconciler:
                 # Its role left the spec; its instances serve until those of the others do.
                 work.retiring[Role(item["spec"]["role"])] = read_group(item)
 
-    # Router and planner
+    # Token, router and planner
+
+    async def _token(self, work: Pass) -> None:
+        """Before the pods that mount it."""
+        deployment = work.deployment
+        kept = await self._tokens.keep(deployment)
+        self._drains.know(deployment.namespace, deployment.name, kept.tokens)
+        work.token_due = kept.again_seconds
+        work.notes += kept.notes
 
     async def _children(self, work: Pass) -> None:
         deployment = work.deployment
@@ -458,6 +472,8 @@ class DeploymentReconciler:
             due.append(self._placer.wait(work.owner) or NO_ROOM_SECONDS)
         if work.failure is not None:
             due.append(RETRY_SECONDS)
+        if work.token_due is not None:
+            due.append(work.token_due)
         if set(work.groups) != set(work.deployment.spec.roles) or work.late:
             due.append(DRAIN_SECONDS)
         return min(due) if due else None

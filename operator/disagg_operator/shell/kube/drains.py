@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import aiohttp
 
 from disagg_contract import labels, ports
+from disagg_contract.tokens import Tokens
 from disagg_operator.render.reading import instance
 from disagg_operator.shell.drain import cancel_drain, drain_state, start_drain
 from disagg_operator.shell.kube.api import Object
@@ -35,6 +36,19 @@ class Drains:
         self._session = session
         self._clock = clock
         self._told: set[str] = set()
+        self._tokens: dict[tuple[str, str], Tokens] = {}
+
+    def know(self, namespace: str, deployment: str, tokens: Tokens) -> None:
+        """What the workers of a deployment want to be shown from now on."""
+        self._tokens[namespace, deployment] = tokens
+
+    def forget(self, namespace: str, deployment: str) -> None:
+        """The deployment is gone."""
+        self._tokens.pop((namespace, deployment), None)
+
+    def _shown(self, pod: Object) -> Tokens | None:
+        metadata = pod["metadata"]
+        return self._tokens.get((metadata.get("namespace", ""), metadata["labels"].get(labels.DEPLOYMENT, "")))
 
     async def ask(self, pods: Iterable[Object]) -> frozenset[str]:
         """UIDs of the draining pods among these whose workers say that they are empty."""
@@ -46,7 +60,7 @@ class Drains:
         """The mark was taken away: the worker may take requests again."""
         base = base_url(pod)
         if base is not None:
-            await cancel_drain(self._session, base)
+            await cancel_drain(self._session, base, tokens=self._shown(pod))
         self._told.discard(pod["metadata"]["uid"])
 
     def _asks(self, pod: Object) -> bool:
@@ -63,10 +77,10 @@ class Drains:
         if labels.WORKER_INFO in (pod["metadata"].get("annotations") or {}):
             return True
         if seen.uid not in self._told:
-            if await start_drain(self._session, base):
+            if await start_drain(self._session, base, tokens=self._shown(pod)):
                 self._told.add(seen.uid)
             return False
-        state = await drain_state(self._session, base)
+        state = await drain_state(self._session, base, tokens=self._shown(pod))
         if state is not None and not state.draining:
             # The container was restarted meanwhile and knows nothing of the drain.
             self._told.discard(seen.uid)

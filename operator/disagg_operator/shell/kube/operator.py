@@ -21,6 +21,7 @@ import aiohttp
 from disagg_contract import __version__
 from disagg_contract.config import OperatorConfig
 from disagg_operator.core.placement import Ledger
+from disagg_operator.core.tokens import TokenRules
 from disagg_operator.errors import ApiError, Conflict, NotFound, OperatorError
 from disagg_operator.render.configs import Surroundings
 from disagg_operator.shell.catalogues import read_catalogue
@@ -37,6 +38,7 @@ from disagg_operator.shell.kube.metrics import Metrics
 from disagg_operator.shell.kube.placing import Placer
 from disagg_operator.shell.kube.queue import WorkQueue
 from disagg_operator.shell.kube.resources import DEPLOYMENTS, GROUPS
+from disagg_operator.shell.kube.tokens import TokenSecrets
 from disagg_operator.shell.kube.versions import compare_versions
 from disagg_operator.shell.kube.watcher import Key, Watcher
 
@@ -164,6 +166,13 @@ class Operator:
             placer=Placer(api, view, ledger),
             recorder=Recorder(api, identity=self.identity),
             drains=Drains(session),
+            tokens=TokenSecrets(
+                api,
+                rules=TokenRules(
+                    step_seconds=self.config.token_step_seconds, max_age_seconds=self.config.token_max_age_seconds
+                ),
+                version=__version__,
+            ),
             around=around,
             catalogue=read_catalogue(self.config.catalogue),
             metrics=metrics,

@@ -6,6 +6,7 @@ wanted, writes the discovery file that the router watches, and keeps the conditi
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -18,6 +19,7 @@ from aiohttp import web
 
 from disagg_contract.control import Condition, RuntimeStatus
 from disagg_contract.discovery import DiscoveryFile
+from disagg_contract.tokens import Tokens
 from disagg_crds import ConditionType, DisaggDeployment, EngineType, Role
 from disagg_engine.catalogue import Catalogue
 from disagg_operator.core.conditions import Answer, Facts, answers
@@ -44,6 +46,7 @@ from disagg_operator.shell.local.state import (
     held,
     replace_file,
     write_state,
+    write_tokens,
 )
 from disagg_operator.shell.local.workers import Workers
 
@@ -53,6 +56,7 @@ STOP_SECONDS: Final = 10.0
 ROUTER_SHARE: Final = 0.8
 """Of that time, after which the router itself ends what is left: its clients then get an error and not just an end."""
 HOPELESS_CRASHES: Final = 3
+TOKEN_BYTES: Final = 32
 USAGE_ERROR: Final = 2
 
 
@@ -139,11 +143,14 @@ class Runtime:
             self._router_port = self._ports.draw()
         self._session = await self._stack.enter_async_context(aiohttp.ClientSession())
         await self._serve_control()
+        # Drawn anew at each start: its members start and end with this runtime.
+        tokens = Tokens((secrets.token_urlsafe(TOKEN_BYTES),))
         places = Places(
             program=self._program,
             discovery_file=str(self.discovery_file),
             control_url=self.control_url,
             router_url=self.router_url,
+            token_file=str(write_tokens(self.state_dir, tokens)),
         )
         self._workers = Workers(
             self.deployment,
@@ -152,6 +159,7 @@ class Runtime:
             places=places,
             around=self._around,
             session=self._session,
+            tokens=tokens,
             clock=self._clock,
             say=self._board.record,
             changed=self._wake.set,

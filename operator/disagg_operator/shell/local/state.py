@@ -1,4 +1,4 @@
-"""The folder of a running deployment: logs, discovery file, and where its control API listens.
+"""The folder of a running deployment: logs, discovery file, token file, and where its control API listens.
 
 One runtime a folder, held by a lock that the kernel drops however the process ends; a folder of a runtime that was
 killed is simply taken over.
@@ -13,12 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from disagg_contract.tokens import Tokens
 from disagg_operator.errors import RuntimeStartError
 
 STATE_FILE: Final = "state.json"
 LOCK_FILE: Final = "lock"
 DISCOVERY_FILE: Final = "workers.json"
+TOKEN_FILE: Final = "tokens"
 LOGS: Final = "logs"
+OWNER_ALONE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,17 @@ def write_state(state: RunningState) -> None:
     replace_file(Path(state.state_dir) / STATE_FILE, json.dumps(asdict(state), indent=1).encode() + b"\n")
 
 
+def write_tokens(state_dir: Path, tokens: Tokens) -> Path:
+    """The deployment's token file, for this user alone. Returns its path."""
+    path = state_dir / TOKEN_FILE
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ALONE), "wb") as file:
+        file.write(tokens.render())
+    draft.replace(path)
+    return path
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Readers see the old file or the new one, never a part."""
     draft = path.with_name(path.name + ".new")
@@ -92,6 +106,7 @@ def held(state_dir: Path) -> Iterator[None]:
             yield
         finally:
             (state_dir / STATE_FILE).unlink(missing_ok=True)
+            (state_dir / TOKEN_FILE).unlink(missing_ok=True)
 
 
 def _locked(state_dir: Path) -> bool:

@@ -12,6 +12,7 @@ import aiohttp
 from disagg_contract.control import InstanceStatus
 from disagg_contract.discovery import DiscoveredWorker
 from disagg_contract.labels import Role as ContractRole
+from disagg_contract.tokens import Tokens
 from disagg_crds import DisaggDeployment, Role, group_name
 from disagg_operator.core.actions import Action, CancelDrain, Create, Delete, Drain
 from disagg_operator.core.fleet import Instance
@@ -100,6 +101,7 @@ class Workers:
         places: Places,
         around: Surroundings,
         session: aiohttp.ClientSession,
+        tokens: Tokens,
         clock: Callable[[], float],
         say: Callable[[str, str, str], None],
         changed: Callable[[], None],
@@ -110,6 +112,7 @@ class Workers:
         self._places = places
         self._around = around
         self._session = session
+        self._tokens = tokens
         self._clock = clock
         self._say = say
         self._changed = changed
@@ -247,12 +250,12 @@ class Workers:
 
     async def _drain(self, worker: Worker) -> None:
         if worker.draining_since is None:
-            if worker.told and await cancel_drain(self._session, worker.url):
+            if worker.told and await cancel_drain(self._session, worker.url, tokens=self._tokens):
                 worker.told = False
             return
         if not worker.told:
             if self._clock() - worker.draining_since >= SETTLE_SECONDS:
-                worker.told = await start_drain(self._session, worker.url)
+                worker.told = await start_drain(self._session, worker.url, tokens=self._tokens)
             return
-        state = await drain_state(self._session, worker.url)
+        state = await drain_state(self._session, worker.url, tokens=self._tokens)
         worker.drained = state is not None and state.draining and state.empty
