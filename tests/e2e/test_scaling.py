@@ -8,7 +8,6 @@ arrivals, so that a window of some seconds counts what is sent; what waits in a 
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -100,9 +99,7 @@ def test_load_scales_both_phases_up_and_down_again(serving: Kube, lag: LagWatch)
     )
 
 
-def test_slow_instances_are_scaled_for_the_slo_they_miss(
-    serving: Kube, slow_prefill: Kube, tmp_path: Path, lag: LagWatch
-) -> None:
+def test_slow_instances_are_scaled_for_the_slo_they_miss(serving: Kube, slow_prefill: Kube, lag: LagWatch) -> None:
     """At a constant 3 req/s, a third of the speed lost: which phase lost it decides which is scaled, and why.
 
     The TPOT goes from 23 to 41 ms, over an SLO of 35; the share of prompts within a TTFT of 0.25 s from 98 to 73 %.
@@ -124,7 +121,7 @@ def test_slow_instances_are_scaled_for_the_slo_they_miss(
         assert fleet(kube) == (1, 1), kube.explain("dd", "chat-13b")
         assert reason not in reasons(kube)
     for role, (kube, _, _) in cases.items():
-        slow_down(kube, "chat-13b", role, 1.5, tmp_path)
+        slow_down(kube, "chat-13b", role, 1.5)
     for role, (kube, _, reason) in cases.items():
         expect_fleet(kube, *((2, 1) if role == "prefill" else (1, 2)), timeout_seconds=120)
         wait_until(

@@ -1,5 +1,6 @@
 """Helpers for tests that serve real requests from pods."""
 
+import base64
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import yaml
 
 from disagg_contract import labels, ports
+from disagg_contract.tokens import TOKEN_FILE_KEY
 from tests.support.kube import ClusterError, Kube, Object, program, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -89,9 +91,11 @@ def port_forward(kube: Kube, target: str, port: int = ports.HTTP) -> Iterator[st
         process.stdout.close() if process.stdout else None
 
 
-def post(url: str, body: Object, *, timeout_seconds: float = 60) -> Object:
+def post(url: str, body: Object, *, bearer: str = "", timeout_seconds: float = 60) -> Object:
     """JSON answer of a POST; an error answer is returned as it is, with its ``status``."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    if bearer:
+        request.add_header("authorization", f"Bearer {bearer}")
     try:
         with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
             result: Object = json.load(answer)
@@ -147,13 +151,23 @@ def load_report(kube: Kube, name: str, *, timeout_seconds: float) -> Object:
     return report
 
 
-def slow_down(kube: Kube, deployment: str, role: str, factor: float, folder: Path) -> None:
+def token(kube: Kube, deployment: str) -> str:
+    """What members of a deployment show each other."""
+    secret = kube.get("secret", f"{deployment}-token")
+    if secret is None:
+        raise ClusterError(f"secret/{deployment}-token does not exist")
+    return base64.b64decode(secret["data"][TOKEN_FILE_KEY]).decode().split()[0]
+
+
+def slow_down(kube: Kube, deployment: str, role: str, factor: float) -> None:
     """Make every worker of a role slower, as an ageing or throttled GPU would be."""
-    body = folder / f"slowdown-{role}.json"
-    body.write_text(json.dumps({"factor": factor}))
+    shown = token(kube, deployment)
     for pod in pods(kube, deployment, role):
-        path = f"/api/v1/namespaces/{kube.namespace}/pods/{pod['metadata']['name']}:{ports.HTTP}/proxy"
-        kube("create", "--raw", path + ports.SLOWDOWN_PATH, "-f", str(body))
+        # Not through the API server's proxy, which keeps the Authorization header to itself.
+        with port_forward(kube, f"pod/{pod['metadata']['name']}") as url:
+            answer = post(url + ports.SLOWDOWN_PATH, {"factor": factor}, bearer=shown)
+        if answer != {"factor": factor}:
+            raise ClusterError(f"{pod['metadata']['name']}: {ports.SLOWDOWN_PATH} says {answer}")
 
 
 def stop_load(kube: Kube, name: str) -> None:

@@ -3,7 +3,8 @@
 A window is the difference of two snapshots. A counter that went down was reset by a restart, and counts from zero. A
 worker that appears later than the baseline counts from zero as well (its series exist at 0 before its first request);
 one that does not answer keeps its last totals, is named as silent, and catches up when it answers again. Without the
-router there is no reading, because it alone counts arrivals.
+router there is no reading, because it alone counts arrivals. Metrics need no token: workers keep that page open, so a
+planner holds none.
 """
 
 from __future__ import annotations
