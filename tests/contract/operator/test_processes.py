@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import aiohttp
@@ -27,8 +28,10 @@ from disagg_contract.control import (
 from disagg_contract.discovery import DiscoveryFile
 from disagg_contract.labels import Role
 from disagg_contract.listening import ListenError
+from disagg_contract.tokens import Tokens
 from disagg_crds import DisaggDeployment
 from disagg_operator.errors import RuntimeStartError
+from disagg_operator.shell.local.state import TOKEN_FILE
 from disagg_operator.shell.processes import Runtime, read_file, read_state
 
 Make = Callable[..., DisaggDeployment]
@@ -58,6 +61,10 @@ def alive(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
+def of_process(pid: int, page: str) -> bytes:
+    return Path(f"/proc/{pid}/{page}").read_bytes()
+
+
 def has_text(log: str) -> bool:
     return bool(Path(log).read_text())
 
@@ -70,6 +77,29 @@ async def scale(session: aiohttp.ClientSession, runtime: Runtime, role: Role, re
     async with session.put(url, data=wanted.to_json()) as answer:
         assert answer.status == 200
         return Scale.from_json(await answer.text())
+
+
+async def test_the_token_is_in_a_file_of_the_users_own_and_in_no_command_line(
+    make_deployment: Make, program: Program, tmp_path: Path
+) -> None:
+    seen: set[str] = set()
+    for _ in range(2):
+        async with started(make_deployment(), program, tmp_path) as runtime:
+            path = runtime.state_dir / TOKEN_FILE
+            assert S_IMODE(path.stat().st_mode) == 0o600
+            (token,) = Tokens.parse(path.read_bytes(), name=str(path)).values
+            assert token not in seen, "another one at each start"
+            seen.add(token)
+            children = [item.pid for item in runtime.status().instances]
+            assert children
+            for pid in (*children, os.getpid()):
+                for page in ("cmdline", "environ"):
+                    assert token.encode() not in of_process(pid, page)
+            for pid in children:
+                assert f"--token-file={path}".encode() in of_process(pid, "cmdline")
+            assert token.encode() not in runtime.status().to_json()
+            assert not any(token.encode() in log.read_bytes() for log in runtime.logs.iterdir())
+        assert not path.exists()
 
 
 async def test_everything_comes_up_and_goes_away(make_deployment: Make, program: Program, tmp_path: Path) -> None:
