@@ -71,3 +71,20 @@ def test_seconds_are_finite_numbers_or_nothing(value, number):
 def test_hosts_of_both_address_families():
     assert wire.authority("10.0.0.1", 80) == b"10.0.0.1:80"
     assert wire.authority("fd00::1", 80) == b"[fd00::1]:80"
+
+
+@pytest.mark.parametrize(
+    ("passed", "credentials", "sent"),
+    [
+        (b"", b"", b""),
+        (b"authorization: Bearer c\r\ntraceparent: t\r\n", b"", b"authorization: Bearer c\r\ntraceparent: t\r\n"),
+        (b"", b"Authorization: Bearer o\r\n", b"Authorization: Bearer o\r\n"),
+        (
+            b"traceparent: t\r\nauthorization: Bearer c\r\nauthorization: Basic d\r\n",
+            b"Authorization: Bearer o\r\n",
+            b"Authorization: Bearer o\r\ntraceparent: t\r\n",
+        ),
+    ],
+)
+def test_our_credentials_take_the_place_of_the_clients(passed: bytes, credentials: bytes, sent: bytes) -> None:
+    assert wire.with_credentials(passed, credentials) == sent
