@@ -151,7 +151,7 @@ class TokenKeeper:
             self._complain(f"{error}; the tokens known so far stay in use")
             return False
         self._tokens, self._content, self._complaint = tokens, content, ""
-        self._say(f"{self._name} has changed: {len(tokens.values)} tokens are accepted")
+        self._say(f"{self._name} has changed; accepted tokens: {len(tokens.values)}")
         return True
 
     def _complain(self, complaint: str) -> None:

@@ -98,7 +98,7 @@ def test_a_changed_file_is_read_anew_and_not_at_every_request() -> None:
     file.now += REREAD_SECONDS
     assert keeper.tokens.bearer == f"Bearer {NEW}"
     assert file.reads == 2
-    assert file.said == ["tokens has changed: 2 tokens are accepted"]
+    assert file.said == ["tokens has changed; accepted tokens: 2"]
 
 
 @pytest.mark.parametrize("shown", ["bearer", "proof"])
