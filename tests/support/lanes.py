@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from random import Random
 
@@ -20,7 +20,9 @@ from disagg_engine.timemodel import BatchShape, DecodeLine, Fitted, IterationCos
 from disagg_engine.timemodel.windows import Windowed
 from disagg_load.columns import Columns
 from disagg_simulator.deployment import Deployment, Group, Link, Mode, Sharing
+from disagg_simulator.options import Lane, Options
 from disagg_simulator.recording import Recording
+from disagg_simulator.simulate import simulate
 
 TOLERANCE_SECONDS = 1e-9
 
@@ -149,6 +151,16 @@ def workloads(draw: st.DrawFn, most: int = 40) -> Columns:
         arrival_seconds=array("d", accumulate(gaps)),
         input_tokens=array("i", inputs),
         output_tokens=array("i", outputs),
+    )
+
+
+def hangs_on_rounding(deployment: Deployment, requests: Columns, *, seed: int) -> bool:
+    """Whether iterations of two instances end, or one ends and a request arrives, at the same time but for rounding."""
+    recording = simulate(deployment, requests, seed=seed, options=Options(lane=Lane.STEPPER, series=True))
+    ends = ((end, one.name) for one in recording.instances for end in one.slice_end_seconds)
+    times = sorted([*((arrival, "") for arrival in set(requests.arrival_seconds)), *ends])
+    return any(
+        later - earlier < TOLERANCE_SECONDS and one != other for (earlier, one), (later, other) in pairwise(times)
     )
 
 

@@ -1,4 +1,9 @@
-"""The fast lane gives what the pods' own loops give, to 1e-9 s in every column."""
+"""The fast lane gives what the pods' own loops give, to 1e-9 s in every column.
+
+Two instances in lockstep end their iterations at the same time but for the last bit of a float, which is not the same
+where steps are added up and where they are skipped. What happens next may hang on that bit. So where such a tie is
+found in a run that differs from the stepper's, the cluster lane, which rounds as the fast lane does, is the judge.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from disagg_simulator.deployment import Deployment, Mode
 from disagg_simulator.fast import applies
 from disagg_simulator.options import Lane, Options
 from disagg_simulator.simulate import simulate
-from tests.support.lanes import assert_equal, deployments, workloads
+from tests.support.lanes import assert_equal, deployments, hangs_on_rounding, workloads
 
 PREFILL_FIRST = (BatchPolicy.PREFILL_FIRST,)
 CHUNKED = (BatchPolicy.CHUNKED,)
@@ -24,7 +29,12 @@ def check(deployment: Deployment, requests: Columns, seed: int, options: Options
     fast = Options(lane=Lane.FAST, gaps=True)
     assert applies(deployment, requests, fast)
     ours = simulate(deployment, requests, seed=seed, options=fast)
-    assert_equal(ours, simulate(deployment, requests, seed=seed, options=options))
+    try:
+        assert_equal(ours, simulate(deployment, requests, seed=seed, options=options))
+    except AssertionError:
+        if options is not STEPPER or not hangs_on_rounding(deployment, requests, seed=seed):
+            raise
+        assert_equal(ours, simulate(deployment, requests, seed=seed, options=CLUSTER))
 
 
 @settings(max_examples=100)
