@@ -3,10 +3,10 @@
 ::
 
     SimulatorError
-    ├── DeploymentError     a deployment makes no sense; names the field, its value and what would be right
-    ├── OptionError         an option of a run or a search is out of range
-    ├── MeasurementError    a file of measurements cannot be read as it stands; names the file, line and field
-    └── UnstableError       the offered rate exceeds what the deployment can carry, so no figure would mean anything
+    ├── FieldError          names the field, its value and what would be right
+    │   ├── DeploymentError a deployment makes no sense
+    │   └── OptionError     an option of a run or a search is out of range
+    └── MeasurementError    a file of measurements cannot be read as it stands; names the file, line and field
 
 Models that do not fit and names nobody has described are the engine's errors (`disagg_engine.errors`), workloads that
 make no sense are the load's (`disagg_load.errors`).
@@ -19,26 +19,21 @@ class SimulatorError(Exception):
     """Base of all errors of the simulator."""
 
 
-class DeploymentError(SimulatorError, ValueError):
+class FieldError(SimulatorError, ValueError):
+    """A value is out of range."""
+
+    def __init__(self, *, field: str, value: object, wanted: str) -> None:
+        self.field = field
+        self.value = value
+        super().__init__(f"{field} is {value!r}; it must be {wanted}")
+
+
+class DeploymentError(FieldError):
     """A deployment makes no sense."""
 
-    def __init__(self, *, field: str, value: object, wanted: str) -> None:
-        self.field = field
-        self.value = value
-        super().__init__(f"{field} is {value!r}; it must be {wanted}")
 
-
-class OptionError(SimulatorError, ValueError):
+class OptionError(FieldError):
     """An option of a run or a search is out of range."""
-
-    def __init__(self, *, field: str, value: object, wanted: str) -> None:
-        self.field = field
-        self.value = value
-        super().__init__(f"{field} is {value!r}; it must be {wanted}")
-
-
-class UnstableError(SimulatorError):
-    """The offered rate exceeds the capacity: queues grow for as long as the load lasts."""
 
 
 class MeasurementError(SimulatorError, ValueError):

@@ -29,12 +29,8 @@ _COUNTS = {
 }
 """The flags that say how many instances a mode has; two for a mode of one role are the same thing twice."""
 
-_OWN = frozenset(
-    f"{role}_{name}"
-    for role in ("prefill", "decode")
-    for name in ("gpu", "tensor", "pipeline", "data_parallel", "expert_parallel")
-)
-"""Flags that set the instances of one role apart."""
+_SHAPE = ("gpu", "tensor", "pipeline", "data_parallel", "expert_parallel")
+"""What a role's instances may have of their own, in flags such as --decode-gpu."""
 
 
 def mode_of(arguments: argparse.Namespace) -> Mode:
@@ -64,12 +60,9 @@ def mode_of(arguments: argparse.Namespace) -> Mode:
 
 
 def _own_flags(arguments: argparse.Namespace, role: str) -> list[str]:
-    """The flags given that set this role's instances apart, such as --decode-gpu."""
-    return [
-        f"--{name.replace('_', '-')}"
-        for name, value in vars(arguments).items()
-        if name.startswith(f"{role}_") and name in _OWN and value is not None
-    ]
+    """The flags given that set this role's instances apart."""
+    given = (f"{role}_{name}" for name in _SHAPE if getattr(arguments, f"{role}_{name}") is not None)
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def build_deployment(arguments: argparse.Namespace) -> Deployment:
@@ -112,7 +105,7 @@ def build_deployment(arguments: argparse.Namespace) -> Deployment:
 
 def _group(arguments: argparse.Namespace, catalogue: Catalogue, role: Role, replicas: int | None) -> Group:
     own = argparse.Namespace(**vars(arguments))
-    for name in ("gpu", "tensor", "pipeline", "data_parallel", "expert_parallel"):
+    for name in _SHAPE:
         value = getattr(arguments, f"{role}_{name}", None)
         if value is not None:
             setattr(own, name, value)

@@ -112,9 +112,6 @@ class Pools:
         return tuple(worker for pair in self.pairs.values() for worker in pair.prefill)
 
 
-NO_POOLS: Final = Pools({}, ())
-
-
 def nothing(_: Worker) -> None:
     """Default of the fleet's listeners."""
 
