@@ -12,11 +12,11 @@ The last table grows the cluster and keeps the gang.
 import argparse
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from results import FOLDER, store
+from timing import cpu_seconds
 
 from disagg_contract.labels import GPU_CLIQUE, GPU_RESOURCE, HOSTNAME
 from disagg_operator.core.placement import (
@@ -92,15 +92,6 @@ def gangs() -> dict[str, GangRequest]:
         "64 of 8 GPUs in a domain, which never fit": GangRequest(pods=pods(64, 8), required=GPU_CLIQUE),
         "64 of 8 GPUs on a node, which never fit": GangRequest(pods=pods(64, 8), required=HOSTNAME),
     }
-
-
-def cpu_seconds(work: Callable[[], object], rounds: int) -> float:
-    spent = []
-    for _ in range(rounds):
-        before = time.process_time()
-        work()
-        spent.append(time.process_time() - before)
-    return median(spent)
 
 
 def main() -> None:

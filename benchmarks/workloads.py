@@ -13,12 +13,11 @@ names a folder that has it, and otherwise a generated one of the same size; the 
 import argparse
 import os
 import time
-from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 
 from results import FOLDER, read, store
+from timing import cpu_seconds
 
 from disagg_load.traces.columns import read_columns
 from disagg_load.traces.own import write
@@ -29,15 +28,6 @@ SEED = 0
 MANY = 10_000_000
 TRACE = "mooncake_conversation_trace.jsonl"
 TRACE_LINES = 12_031
-
-
-def cpu_seconds(work: Callable[[], object], rounds: int) -> float:
-    spent = []
-    for _ in range(rounds):
-        before = time.process_time()
-        work()
-        spent.append(time.process_time() - before)
-    return median(spent)
 
 
 def draw_many(requests: int) -> tuple[float, float]:

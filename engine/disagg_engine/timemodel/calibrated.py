@@ -26,7 +26,7 @@ from disagg_engine.errors import SettingError
 from disagg_engine.instance import Instance
 from disagg_engine.timemodel.lines import DecodeLine, upper_envelope
 from disagg_engine.timemodel.shapes import BatchShape, IterationCost
-from disagg_engine.timemodel.windows import Windowed, check, chunk_pairs
+from disagg_engine.timemodel.windows import Windowed, checked_sums
 
 _MAY_BE_ZERO = frozenset({"layer_seconds", "sequence_seconds", "tensor_penalty", "half_efficiency_tokens"})
 
@@ -128,10 +128,8 @@ class Calibrated(Windowed):
 
     def iteration_seconds(self, batch: BatchShape, /) -> IterationCost:
         """See TimeModel. Raises SettingError for an empty batch or negative counts."""
-        check(batch)
-        cached = sum(chunk.cached_tokens for chunk in batch.chunks)
         compute, memory, overhead = self._terms(
-            batch.prefill_tokens, chunk_pairs(batch), cached, batch.decode_sequences, batch.decode_context_tokens
+            *checked_sums(batch), batch.decode_sequences, batch.decode_context_tokens
         )
         seconds = max(compute, memory) + overhead
         return IterationCost(
