@@ -28,7 +28,14 @@ from disagg_simulator.deployment import Deployment, Group, Mode
 from disagg_simulator.figures import Figures
 from disagg_simulator.recording import Gaps, Outcome, Recording
 from disagg_simulator.stability import Stability, assess, grows
-from disagg_simulator.statistics import Bools, Floats, distribution, share_interval, weighted_distribution
+from disagg_simulator.statistics import (
+    Bools,
+    Floats,
+    a_second,
+    distribution,
+    share_interval,
+    weighted_distribution,
+)
 from disagg_simulator.usage import Cost, GroupUsage, cost, gpu_seconds, group_usage
 
 SCHEMA = "disagg.dev/simulation/v1"
@@ -246,7 +253,7 @@ def build_result(recording: Recording, slo: Slo) -> Result:
         return None if stability.unstable and grows(chosen) else distribution(chosen)
 
     def per_second(count: int) -> float | None:
-        return count / duration if duration > 0 else None
+        return a_second(count, duration)
 
     ttft = shown(figures.ttft)
     output_tokens = int(figures.tokens.sum(dtype=np.int64))

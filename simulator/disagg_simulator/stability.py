@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from disagg_simulator.statistics import Bools, Floats
+from disagg_simulator.statistics import Bools, Floats, a_second
 
 FEWEST_REQUESTS = 30
 """With fewer requests nothing is said."""
@@ -80,7 +80,7 @@ def assess(arrival: Floats, finish: Floats) -> Stability:
     """Judge a run. arrival: ascending; finish: NaN where a request was not done when the run was cut off."""
     count = arrival.size
     span = float(arrival[-1] - arrival[0]) if count else 0.0
-    offered = (count - 1) / span if span > 0 else None
+    offered = a_second(count - 1, span)
     if offered is None or count < FEWEST_REQUESTS:
         return Stability(stable=None, offered_requests_per_second=offered)
     done = ~np.isnan(finish)

@@ -7,7 +7,7 @@ requests do (batch means). Without correlation that is the number of requests it
 
 from __future__ import annotations
 
-from math import sqrt
+from math import isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,12 @@ BATCHES = 25
 
 Z_95 = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
+
+
+def a_second(count: float, seconds: float) -> float | None:
+    """`count / seconds`; None where that is no finite number, over no time or over next to none."""
+    rate = count / seconds if seconds > 0 else float("inf")
+    return rate if isfinite(rate) else None
 
 
 def distribution(values: Floats) -> Distribution | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from disagg_contract.labels import Role
@@ -246,6 +246,8 @@ ROW = st.tuples(st.floats(0, 5), *[st.floats(0, 3)] * 4, st.integers(1, 9), st.s
 
 
 @given(st.lists(ROW, max_size=60), st.floats(0, 200))
+@example([(0.0, 0.0, 0.0, 0.0, 0.0, 1, Outcome.UNFINISHED)], 5e-324)
+@example([(gap, 0.0, 0.0, 0.0, 0.0, 1, Outcome.UNFINISHED) for gap in (0.0, 5e-324)], 5e-324)
 def test_whatever_happened_the_result_adds_up_and_has_no_nan(steps: list[tuple[Any, ...]], end: float) -> None:
     rows: list[Row] = []
     now = 0.0
